@@ -1,28 +1,30 @@
-//! The JSON of BGP: peers, ranges of peers, routes. Its form is that of [`crate::api::status`].
+//! JSON of BGP peers, peer ranges and routes, in the form that [`crate::api::status`] describes.
 
 use serde::{Deserialize, Serialize};
 
 use crate::api::problem::Problem;
 
-/// A range of addresses from which sessions are taken.
+/// A range of addresses from which the agent accepts sessions of dynamic peers.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PeerRange {
-    /// The stable name: `Global_range_192_0_2_0-24`.
+    /// Stable name, such as `Global_range_192_0_2_0-24`.
     pub name: String,
-    /// The addresses.
+    /// Prefix of the range.
     pub prefix: String,
-    /// The store key.
+    /// Store key that configures the range.
     pub reason: String,
-    /// The AS of its peers; 0: any other than ours.
+    /// AS number that its peers must have; 0 accepts any AS except the local one.
     pub remote_as: u32,
-    /// Sessions that are there because of it, those included that come up and those whose routes are kept.
+    /// Number of dynamic peers of the range, including sessions that are starting and peers whose stale
+    /// routes are retained.
     pub sessions: u32,
-    /// How many there may be.
+    /// Maximum number of sessions.
     pub max_sessions: u32,
-    /// Connections turned away because it was full.
+    /// Number of connections that were refused because the range was full.
     pub refused: u64,
-    /// Why the last session or attempt of any of its peers ended; the text begins with its address.
+    /// Error that ended the last session or attempt of a peer of the range; the text begins with the peer's
+    /// address.
     pub last_error: Option<PeerError>,
 }
 
@@ -30,69 +32,72 @@ pub struct PeerRange {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Peer {
-    /// The stable name of the session: `Mesh_192_0_2_15`.
+    /// Stable name of the session, such as `Mesh_192_0_2_15`.
     pub session: String,
-    /// Address without port.
+    /// Address of the peer, without port.
     pub address: String,
-    /// Port dialled.
+    /// TCP port that the agent connects to.
     pub port: u16,
-    /// Which end dials, in words.
+    /// Side that opens the connection, in words.
     #[serde(default)]
     pub dials: String,
-    /// The node's name, or the address.
+    /// Name of the node, or the address of a peer that is no node.
     pub name: String,
     /// `mesh`, `global`, `node` or `dynamic`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// The range that a dynamic peer came from.
+    /// Range that a dynamic peer belongs to.
     #[serde(default)]
     pub range: Option<String>,
-    /// Why this peer is wanted.
+    /// Reason why the peer is configured, with its store key.
     pub reason: String,
-    /// The peer's AS.
+    /// AS number of the peer.
     pub remote_as: u32,
-    /// RFC 4271 state name; `Unreadable`: there is no session, because the value of its key could never be read.
+    /// State of the session by its name in RFC 4271. `Unreadable`: no session exists, because the value of
+    /// the peer's key could never be parsed.
     pub state: String,
-    /// When the state was entered.
+    /// Time of the last change of state.
     pub state_since: String,
-    /// Seconds in that state.
+    /// Seconds since the last change of state.
     pub state_seconds: u64,
-    /// Sessions lost since the start.
+    /// Number of sessions lost since the agent started.
     pub flaps: u64,
-    /// The last end of a session or failed attempt.
+    /// Last error that ended a session or a connection attempt.
     pub last_error: Option<PeerError>,
-    /// The last error in what either end said, with the octets that it is about; it outlives sessions.
+    /// Last error in a message of either side, with the octets in question; it is kept after the session
+    /// ends.
     #[serde(default)]
     pub last_message_error: Option<MessageError>,
-    /// Per family.
+    /// Counters per address family.
     pub families: Vec<PeerFamily>,
-    /// Negotiated hold time, 0 before.
+    /// Negotiated hold time in seconds; 0 before the session is established.
     pub hold_seconds: u64,
-    /// Negotiated keepalive interval, 0 before.
+    /// Negotiated keepalive interval in seconds; 0 before the session is established.
     pub keepalive_seconds: u64,
-    /// The peer's BGP identifier.
+    /// BGP identifier of the peer.
     pub router_id: Option<String>,
-    /// Messages received.
+    /// Number of messages received.
     pub messages_in: u64,
-    /// Messages sent.
+    /// Number of messages sent.
     pub messages_out: u64,
-    /// Capabilities of the peer, by name.
+    /// Names of the capabilities that the peer advertised.
     pub capabilities: Vec<String>,
-    /// `none`, `helper`, `restarting`.
+    /// State of graceful restart: `none`, `helper` or `restarting`.
     pub graceful_restart: String,
-    /// What it is told before maintenance (RFC 8326): `off`, `announce` (all routes carry GRACEFUL_SHUTDOWN) or `withdraw`.
+    /// Graceful shutdown (RFC 8326): `off`, `announce` (all routes carry GRACEFUL_SHUTDOWN) or `withdraw`.
     #[serde(default)]
     pub drain: String,
-    /// All of that was written and acknowledged by its TCP.
+    /// True if all messages of the drain were written and acknowledged by the peer's TCP.
     #[serde(default, rename = "drainTaken")]
     pub drain_sent: bool,
-    /// It is to have no session (`shutdown` in its value), and what it is told of that, possibly nothing.
+    /// Text of the shutdown communication, possibly empty, if the peer's value has `shutdown` and no session
+    /// is wanted.
     #[serde(default)]
     pub shutdown: Option<String>,
-    /// What is right but surprising.
+    /// Notes: correct but unexpected conditions of the peer.
     #[serde(default)]
     pub notes: Vec<Problem>,
-    /// Forwarding detection, where the peer wants it.
+    /// BFD session, if the peer is configured with BFD.
     pub bfd: Option<PeerBfd>,
 }
 
@@ -100,39 +105,39 @@ pub struct Peer {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PeerBfd {
-    /// `AdminDown`, `Down`, `Init`, `Up`, or `Waiting` while it is not known how the peer is reached.
+    /// `AdminDown`, `Down`, `Init`, `Up`, or `Waiting` while the path to the peer is unknown.
     pub state: String,
-    /// When the state was entered.
+    /// Time of the last change of state.
     pub state_since: Option<String>,
-    /// Seconds in that state.
+    /// Seconds since the last change of state.
     pub state_seconds: u64,
-    /// The state that the peer last told.
+    /// State that the peer's last packet reported.
     pub remote_state: Option<String>,
     /// `single-hop` (UDP port 3784, RFC 5881) or `multihop` (4784, RFC 5883).
     pub path: Option<String>,
-    /// Milliseconds between our packets, before jitter; absent: the peer wants none.
+    /// Transmit interval in milliseconds, before jitter; absent if the peer asks for no packets.
     pub transmit_millis: Option<u64>,
-    /// Milliseconds between the peer's packets.
+    /// Interval of the peer's packets in milliseconds.
     pub receive_millis: Option<u64>,
-    /// Milliseconds of silence after which the session is down; absent before the first packet.
+    /// Detection time in milliseconds; absent before the first packet.
     pub detection_millis: Option<u64>,
-    /// Our diagnostic (RFC 5880 4.1), in words.
+    /// Local diagnostic (RFC 5880 4.1), in words.
     pub diagnostic: Option<String>,
-    /// The peer's diagnostic.
+    /// Diagnostic that the peer reported.
     pub remote_diagnostic: Option<String>,
-    /// Why it last left Up, and when.
+    /// Reason and time of the last transition from Up to another state.
     pub last_down: Option<PeerError>,
-    /// Times that it came up.
+    /// Number of transitions to Up.
     pub ups: u64,
-    /// My Discriminator.
+    /// Local discriminator (My Discriminator).
     pub discriminator: u32,
-    /// Your Discriminator, 0 while unknown.
+    /// Discriminator of the peer (Your Discriminator); 0 while unknown.
     pub remote_discriminator: u32,
-    /// The peer's C bit: its BFD survives its control plane.
+    /// The C bit of the peer: its BFD is independent of its control plane (RFC 5880 4.1).
     pub remote_independent: bool,
-    /// Packets accepted.
+    /// Number of packets accepted.
     pub packets_in: u64,
-    /// Packets sent.
+    /// Number of packets sent.
     pub packets_out: u64,
 }
 
@@ -140,33 +145,33 @@ pub struct PeerBfd {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PeerError {
-    /// Stable.
+    /// Stable code, for programs.
     pub code: String,
-    /// For people.
+    /// Description for people.
     pub text: String,
-    /// When.
+    /// Time of the error.
     pub time: String,
 }
 
-/// An error in a message between us and a peer.
+/// An error in a BGP message that one side sent to the other.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MessageError {
     /// `notification_sent`, `notification_received`, `treat_as_withdraw` or `attribute_discard`.
     pub code: String,
-    /// For people.
+    /// Description for people.
     pub text: String,
-    /// When.
+    /// Time of the error.
     pub time: String,
-    /// Code and subcode of the NOTIFICATION, where there was one.
+    /// Code and subcode of the NOTIFICATION, if one was sent.
     pub notification: Option<[u8; 2]>,
-    /// Data of the NOTIFICATION in hex, at most 512 octets of it.
+    /// Data of the NOTIFICATION in hex, at most 512 octets.
     pub data: String,
-    /// The peer's message that was wrong in hex, header first, at most 512 octets of it.
+    /// The faulty message of the peer in hex, with its header, at most 512 octets.
     pub message: String,
 }
 
-/// Counters of a family of a peer.
+/// Counters of one address family of a peer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PeerFamily {
@@ -174,15 +179,15 @@ pub struct PeerFamily {
     pub afi: String,
     /// `unicast`.
     pub safi: String,
-    /// Prefixes received.
+    /// Number of prefixes received.
     pub received: u64,
-    /// Of those, used.
+    /// Number of received prefixes that import policy accepted.
     pub accepted: u64,
-    /// Of those, best.
+    /// Number of received prefixes whose path from this peer is the best.
     pub best: u64,
-    /// Prefixes announced to the peer.
+    /// Number of prefixes announced to the peer.
     pub advertised: u64,
-    /// Kept over the peer's restart.
+    /// Number of stale prefixes retained during the peer's restart.
     pub stale: u64,
 }
 
@@ -192,43 +197,43 @@ pub struct PeerFamily {
 pub struct BgpRoute {
     /// The prefix.
     pub prefix: String,
-    /// All paths, best first.
+    /// All paths, the best first.
     pub paths: Vec<BgpPath>,
 }
 
-/// One path.
+/// One path of a prefix.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BgpPath {
-    /// The best path.
+    /// True for the best path.
     pub best: bool,
-    /// Part of the ECMP set of the best.
+    /// True if the path is in the ECMP set of the best path.
     pub multipath: bool,
-    /// May be best.
+    /// True if the path is eligible as best path.
     pub usable: bool,
-    /// Why it is best, or why it is not usable.
+    /// Reason why the path is the best, or why it is not usable.
     pub reason: String,
-    /// The peer's name, or `local`.
+    /// Name of the peer, or `local`.
     pub from: String,
-    /// The path identifier (RFC 7911), where the session has several paths of a prefix.
+    /// Path identifier (RFC 7911), if the session carries several paths of a prefix.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub path_id: Option<u32>,
     /// `local`, `iBGP` or `eBGP`.
     pub source: String,
     /// Next hop.
     pub next_hop: Option<String>,
-    /// As text, such as `64513 64512`.
+    /// AS path as text, such as `64513 64512`.
     pub as_path: String,
-    /// LOCAL_PREF.
+    /// LOCAL_PREF attribute.
     pub local_pref: Option<u32>,
-    /// MED.
+    /// MULTI_EXIT_DISC attribute.
     pub med: Option<u32>,
-    /// `igp`, `egp` or `incomplete`.
+    /// ORIGIN attribute: `igp`, `egp` or `incomplete`.
     pub origin: String,
-    /// As `65000:100`.
+    /// Communities, in the form `65000:100`.
     pub communities: Vec<String>,
-    /// As `65000:1:2`.
+    /// Large communities, in the form `65000:1:2`.
     pub large_communities: Vec<String>,
-    /// Kept over the peer's restart.
+    /// True if the path is retained during the peer's restart.
     pub stale: bool,
 }

@@ -1,27 +1,28 @@
-//! Every code of a problem in `status`, `doctor` and `migrate check`, and every reason for which a route is withheld or
-//! refused: one list, so that a code means the same in `status`, in `why`, in metrics and in docs/problems.md.
+//! Every problem code of `status`, `doctor` and `migrate check`, and every reason for withholding or
+//! rejecting a route: one list, so that a code has the same meaning in `status`, `why`, metrics and
+//! docs/problems.md.
 //!
-//! The order is by weight: `status` shows the gravest first. `{}` in a next step stands for the subject: a session, a
-//! prefix, a key, an endpoint.
+//! Codes are listed by severity: `status` shows the most severe first. `{}` in a next step is replaced by the
+//! subject: a session, a prefix, a key or an endpoint.
 
 use std::fmt;
 
-/// Where a code is said.
+/// The place where a code is reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// In `problems` of `status`: something is wrong.
+    /// In `problems` of `status`: an error or a degradation.
     Problem,
-    /// In `notes` of `status` or of a peer: right but surprising.
+    /// In `notes` of `status` or of a peer: correct but unexpected.
     Note,
-    /// Why a session is not up.
+    /// In `why peer`: the cause of a session that is not established.
     Cause,
-    /// A gate of export policy: why a route is announced to a peer or not.
+    /// An export gate: the reason for announcing or withholding a route.
     Export,
-    /// Why a route that a peer sent is not used.
+    /// The reason for not using a route that a peer sent.
     Import,
-    /// Why a usable route is not in the kernel.
+    /// The reason for not installing a usable route in the kernel.
     Kernel,
-    /// In `tortie doctor` and `tortie migrate check` alone: a check of the host.
+    /// A host check, only in `tortie doctor` and `tortie migrate check`.
     HostCheck,
 }
 
@@ -41,33 +42,33 @@ impl Kind {
     }
 }
 
-/// A code.
+/// A code with its meaning, next step and default severity.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Code {
-    /// Stable, for machines.
+    /// Stable name, for programs.
     pub name: &'static str,
-    /// What it means, in a sentence.
+    /// Meaning, in one sentence.
     pub about: &'static str,
-    /// The command that explains it, or the step that is left; `{}` is the subject.
+    /// Command that explains the problem, or the remaining step; `{}` stands for the subject.
     pub next: &'static str,
-    /// Of a problem with this code, unless the one who reports it knows better.
+    /// Default severity of problems with this code; the reporter may override it.
     pub severity: Severity,
 }
 
-/// How grave a problem is, the least first.
+/// Severity of a problem, in ascending order.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Severity {
     /// Correct but unexpected.
     Note,
-    /// It works, and not as it should.
+    /// Working, but degraded or wrong in part.
     #[default]
     Warning,
-    /// It does not work.
+    /// Not working.
     Failure,
 }
 
 impl Code {
-    /// The next step for this subject.
+    /// Returns the next step with `subject` filled in.
     #[must_use]
     pub fn next(&self, subject: &str) -> String {
         self.next.replace("{}", subject)
@@ -92,7 +93,7 @@ macro_rules! codes {
 }
 
 codes! {
-    /// What can be wrong, the gravest first.
+    /// Problems, the most severe first.
     PROBLEMS Warning:
     CALICO_3 "calico-3"
         "The store is Calico 3's; this program works on Calico's v1 data model, so it writes, allocates and programs nothing there.",
@@ -244,7 +245,7 @@ codes! {
 }
 
 codes! {
-    /// What is right but surprising.
+    /// Notes: correct but unexpected conditions.
     NOTES Note:
     LOG_LEVEL "log-level"
         "A temporary log level is set.",
@@ -318,7 +319,7 @@ codes! {
 }
 
 codes! {
-    /// Why a session is not up: the codes of `tortie why peer`.
+    /// Causes of a session that is not established: the codes of `tortie why peer`.
     CAUSES Note:
     CAUSE_CONNECTION_REFUSED "connection-refused" "The other host answers, and nothing listens on its port.", "tortie why peer {}";
     CAUSE_CONNECT_TIMEOUT "connect-timeout" "Packets go out and nothing comes back: a firewall, or another TCP key.", "tortie why peer {}";
@@ -360,7 +361,8 @@ codes! {
 }
 
 codes! {
-    /// The gates of export policy in their order, then what holds a route back beside policy.
+    /// The gates of export policy in their order, followed by the reasons other than policy that withhold a
+    /// route.
     EXPORT_REASONS Note:
     OWN_BLOCK "own-block" "Equal to a block of this host: announced.", "tortie ipam blocks";
     INSIDE_OWN_BLOCK "inside-own-block" "Inside a block of this host, which covers it: withheld.", "tortie ipam blocks";
@@ -375,7 +377,7 @@ codes! {
 }
 
 codes! {
-    /// Why a route of a peer is not used.
+    /// Reasons for not using a route of a peer.
     IMPORT_REASONS Note:
     OWN_ENDPOINT "own-endpoint" "An endpoint of this host holds that address.", "tortie why ip {}";
     INSIDE_POOL "inside-pool" "It is inside a pool, and the peer has `import_pools` false.", "tortie ipam pools";
@@ -392,7 +394,7 @@ codes! {
 }
 
 codes! {
-    /// Why a route is not in the kernel.
+    /// Reasons for not installing a route in the kernel.
     KERNEL_REASONS Note:
     UNRESOLVED "unresolved" "The kernel reaches none of its next hops.", "tortie route get {}";
     NO_TUNNEL "no-tunnel" "Its pool needs the tunnel, and tunl0 is not there.", "tortie status";
@@ -401,7 +403,8 @@ codes! {
 }
 
 codes! {
-    /// What `tortie doctor` and `tortie migrate check` report beside problems of `status`.
+    /// Host checks that `tortie doctor` and `tortie migrate check` report in addition to the problems of
+    /// `status`.
     HOST_CHECKS Failure:
     CHECK_KERNEL "kernel" "The features of this kernel, each tried in a temporary network namespace.", "tortie doctor";
     CHECK_LINKS "links" "The kernel creates no veth pair, which workloads need.", "tortie doctor";
@@ -453,7 +456,7 @@ codes! {
     CHECK_FELIX_FILE "felix-file" "Felix has settings in its file, which the agent does not read.", "tortie migrate check";
 }
 
-/// Every list with its kind.
+/// All lists of codes with their kinds.
 pub const ALL: [(Kind, &[Code]); 7] = [
     (Kind::Problem, PROBLEMS),
     (Kind::Note, NOTES),
@@ -464,27 +467,27 @@ pub const ALL: [(Kind, &[Code]); 7] = [
     (Kind::HostCheck, HOST_CHECKS),
 ];
 
-/// The code of this kind and name.
+/// Returns the code of this kind and name.
 #[must_use]
 pub fn find(kind: Kind, name: &str) -> Option<&'static Code> {
     let (_, list) = ALL.into_iter().find(|(k, _)| *k == kind)?;
     list.iter().find(|code| code.name == name)
 }
 
-/// The place of a code of `status` among all, the gravest first.
+/// Returns the position of a code of `status` in the order of severity; 0 is the most severe.
 #[must_use]
 pub fn weight(name: &str) -> usize {
     PROBLEMS.iter().chain(NOTES).position(|code| code.name == name).unwrap_or(usize::MAX)
 }
 
-/// The severity of a problem of this code; a code of another version counts as a warning.
+/// Returns the severity of a problem with this code; a code of another version counts as a warning.
 #[must_use]
 pub fn severity(name: &str) -> Severity {
     let found = PROBLEMS.iter().chain(NOTES).chain(HOST_CHECKS).find(|code| code.name == name);
     found.map_or_else(Severity::default, |code| code.severity)
 }
 
-/// docs/problems.md.
+/// Returns the content of docs/problems.md.
 #[must_use]
 pub fn document() -> String {
     use fmt::Write as _;

@@ -1,4 +1,4 @@
-//! The list of codes against docs/problems.md and against those who decide.
+//! Tests that compare the list of codes with docs/problems.md and with the modules that report the codes.
 
 use super::*;
 use tortie_engine::routing::{
@@ -62,11 +62,11 @@ fn reasons_are_those_of_the_deciding_functions() {
     for name in quoted(include_str!("../../engine/src/routing/notes.rs"), "code: ") {
         assert!(find(Kind::Note, &name).or(find(Kind::Problem, &name)).is_some(), "{name}");
     }
-    // Names have no blanks: without them it does not matter how the lines are broken.
+    // The sources are searched without blanks, so that line breaks in them do not matter.
     let peer: String = include_str!("../agent/explain/cause.rs").split_whitespace().collect();
     for before in ["Cause::certain(", "Cause::implied(", "cause("] {
         for name in quoted(&peer, before).into_iter().filter(|name| name != "ok") {
-            // A cause that `status` has, too, has one meaning.
+            // A cause that is also a code of `status` has the same meaning.
             let known = find(Kind::Cause, &name).or_else(|| find(Kind::Problem, &name));
             assert!(known.is_some(), "{name}");
         }

@@ -1,24 +1,25 @@
-//! Text of others on a terminal or in a log: its control characters are shown, not sent.
+//! Escapes control characters in text of external origin before it reaches a terminal or a log.
 //!
-//! The form is JSON's, `\\u001b`, which is the same in the text of a table, in JSON and in a log line.
+//! The form is JSON's, `\\u001b`, and it is the same in tables, JSON and log lines.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-/// Characters that a terminal or a log may act on instead of showing them: those of ECMA-48 (C0 and C1, DEL), the separators of
-/// lines, and the controls of writing direction, which make a text read otherwise than it is.
+/// True for characters that a terminal or a log may interpret instead of showing them: C0, C1 and DEL
+/// (ECMA-48), line and paragraph separators, and controls of writing direction, which make a text appear in
+/// another order.
 fn acts(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
 }
 
-/// A text of several lines: all that acts is escaped but the ends of lines and tabs, which are ours.
+/// Escapes a text of several lines, except line feeds and tabs, which the program itself writes.
 #[must_use]
 pub fn lines(text: &str) -> Cow<'_, str> {
     escaped(text, |c| acts(c) && c != '\n' && c != '\t')
 }
 
-/// A text that stays in its line and in its cell.
+/// Escapes a text that must stay on one line and in one table cell, including line feeds and tabs.
 #[must_use]
 pub fn line(text: &str) -> Cow<'_, str> {
     escaped(text, acts)
@@ -63,7 +64,8 @@ mod tests {
             prop_assert!(!lines(&text).chars().any(|c| acts(c) && c != '\n' && c != '\t'));
         }
 
-        /// Of JSON the meaning stays: what is escaped stands in texts, and in the form of JSON.
+        /// Escaping a JSON document changes only its strings, and uses JSON's own form, so its meaning is
+        /// unchanged.
         #[test]
         fn json_means_the_same(text in any::<String>()) {
             let json = serde_json::to_string(&text).unwrap();

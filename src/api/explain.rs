@@ -1,12 +1,14 @@
-//! The answers of `why peer`, `why route` and `why ip`: one form, so that the command line and the page paint all alike.
+//! The answers of `why peer`, `why route` and `why ip`, in one form that the command line and the web page
+//! render alike.
 //!
-//! An answer is made by running the functions that decide, with somebody listening. It changes nothing and counts nothing.
+//! An answer comes from the functions that make the decision, run again with a recorder attached. It changes
+//! no state and no counter.
 
 use std::fmt::{self, Write as _};
 
 use serde::{Deserialize, Serialize};
 
-/// Why something is as it is.
+/// An explanation of the state of one peer, route or address.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Why {
@@ -14,77 +16,78 @@ pub struct Why {
     pub api_version: String,
     /// `WhyPeer`, `WhyRoute` or `WhyIp`.
     pub kind: String,
-    /// The host that answers.
+    /// Host whose agent answers.
     pub node: String,
-    /// The store revision that the answer rests on.
+    /// Store revision on which the answer is based.
     pub revision: u64,
-    /// When it was made, RFC 3339.
+    /// Time of the answer, RFC 3339.
     pub time: String,
-    /// What was asked about: a session, a prefix, `PREFIX -> SESSION`, an address.
+    /// Subject of the question: a session, a prefix, `PREFIX -> SESSION` or an address.
     pub subject: String,
-    /// It is as one would wish: the session stands, the route is announced or in use. The exit code is 0 then, else 1.
+    /// True if the subject is in its desired state: the session is established, the route is announced or in
+    /// use. The exit code is then 0, otherwise 1.
     pub good: bool,
-    /// The answer in a line.
+    /// The answer in one line.
     pub answer: String,
-    /// Stable: `ok`, or the name of what is in the way (a gate, a reject reason, a problem of `status`).
+    /// Stable code: `ok`, or the name of the obstacle (a gate, a reject reason, a problem of `status`).
     pub code: String,
-    /// What was looked at, in the order of the decision.
+    /// The steps that were evaluated, in the order of the decision.
     pub steps: Vec<Step>,
-    /// What follows from the steps.
+    /// Conclusion from the steps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conclusion: Option<String>,
-    /// How sure `conclusion` is; of `answer` where there is none.
+    /// Certainty of `conclusion`, or of `answer` if there is no conclusion.
     pub certainty: Certainty,
-    /// What it does to traffic.
+    /// Effect on traffic.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effect: Option<String>,
-    /// What to do, one command or step an entry.
+    /// Suggested remedies, one command or step per entry.
     pub fix: Vec<String>,
-    /// What this answer does not know.
+    /// Aspects that the answer does not cover.
     pub not_looked_at: Vec<String>,
 }
 
-/// One thing that was looked at.
+/// One evaluated step of a decision.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Step {
-    /// What it says.
+    /// Outcome of the step.
     pub verdict: Verdict,
-    /// Its stable name, of at most 13 characters: `wanted by`, `Loc-RIB`, a gate.
+    /// Stable name of at most 13 characters: `wanted by`, `Loc-RIB` or the name of a gate.
     pub name: String,
-    /// In words.
+    /// Description for people.
     pub text: String,
-    /// The store key that it rests on.
+    /// Store key on which the step is based.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
-    /// The revision of that key.
+    /// Store revision of that key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revision: Option<u64>,
 }
 
-/// What a step says.
+/// The outcome of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// It does not stand in the way, or it decided: yes.
+    /// The step passes, or decides in favour.
     Ok,
-    /// It stands in the way.
+    /// The step is the obstacle.
     Stop,
-    /// An earlier step had decided.
+    /// The step was not evaluated, because an earlier one decided.
     Skipped,
-    /// It decides nothing, but people want to know.
+    /// Information that does not affect the decision.
     Note,
 }
 
-/// How sure a conclusion is.
+/// Certainty of a conclusion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Certainty {
-    /// It was observed.
+    /// Directly observed.
     Certain,
-    /// It follows from what was observed.
+    /// Inferred from observations.
     Implied,
-    /// It is not known.
+    /// Not known.
     Unknown,
 }
 
@@ -101,13 +104,13 @@ impl Certainty {
 }
 
 impl Step {
-    /// A step without a key.
+    /// Creates a step without a key.
     #[must_use]
     pub fn new(verdict: Verdict, name: &str, text: impl Into<String>) -> Self {
         Self { verdict, name: name.to_owned(), text: text.into(), key: None, revision: None }
     }
 
-    /// The same, resting on a key of the store.
+    /// Adds the store key, with its revision, on which the step is based.
     #[must_use]
     pub fn of(self, key: impl Into<String>, revision: Option<u64>) -> Self {
         Self { key: Some(key.into()), revision: revision.filter(|r| *r > 0), ..self }
@@ -115,7 +118,7 @@ impl Step {
 }
 
 impl Why {
-    /// An answer of this kind without content.
+    /// Creates an answer of this kind without content.
     #[must_use]
     pub fn new(kind: &str, node: &str, revision: u64, time: String, subject: impl Into<String>) -> Self {
         Self {
@@ -137,14 +140,14 @@ impl Why {
         }
     }
 
-    /// The step that stands in the way.
+    /// Returns the first step that is an obstacle.
     #[must_use]
     pub fn stop(&self) -> Option<&Step> {
         self.steps.iter().find(|step| step.verdict == Verdict::Stop)
     }
 }
 
-/// For people: the answer, a line a step, what follows.
+/// Text for people: the answer, one line per step, and the conclusion.
 impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}\n", self.answer)?;
@@ -156,7 +159,7 @@ impl fmt::Display for Why {
                 Verdict::Note => "",
             };
             let mut line = format!("  {verdict:<4}  {:<13}  {}", step.name, step.text);
-            // Texts that are a key, or name theirs, say it once.
+            // The key is appended only if the text does not contain it.
             if let Some(key) = step.key.as_deref().filter(|key| !step.text.contains(*key)) {
                 let _ = write!(line, "   {key}");
             }

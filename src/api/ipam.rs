@@ -1,5 +1,5 @@
-//! The JSON of pools, blocks and their addresses, made from an [`IpamState`] of the store: the same for the command line,
-//! which reads the store itself, and for the agent's API.
+//! JSON of pools, blocks and addresses, computed from an [`IpamState`]: the same for the command line, which
+//! reads the store itself, and for the agent's API.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -11,53 +11,53 @@ use tortie_net::Cidr;
 
 use tortie_engine::ipam::check::{IpamState, StoredValue};
 
-/// A pool with what is used of it.
+/// A pool with its usage.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PoolRow {
-    /// Its prefix.
+    /// Prefix of the pool.
     pub pool: Cidr,
     /// `enabled`, `disabled` or `no-ipam`.
     pub state: &'static str,
-    /// When packets to it are tunnelled; none: never.
+    /// IPIP mode, which decides the packets to tunnel; `None` disables the tunnel.
     pub ipip: Option<&'static str>,
-    /// Packets from it to addresses outside of all pools are masqueraded.
+    /// True if packets from the pool to addresses outside of all pools are masqueraded.
     pub masquerade: bool,
-    /// Length of its blocks.
+    /// Prefix length of its blocks.
     pub block_size: u8,
-    /// How many blocks there are.
+    /// Number of existing blocks.
     pub blocks: usize,
-    /// Allocated addresses.
+    /// Number of allocated addresses.
     pub used: usize,
-    /// Free addresses of the blocks that there are.
+    /// Number of free addresses in existing blocks.
     pub free_in_blocks: usize,
-    /// Held by another host than the block's owner.
+    /// Number of addresses allocated by other hosts than the owners of the blocks.
     pub borrowed: usize,
-    /// How many addresses it has; none: more than 2^53.
+    /// Number of addresses in the pool; `None` above 2^53, which JSON readers cannot represent.
     pub addresses: Option<u64>,
 }
 
-/// A block with what is used of it.
+/// A block with its usage.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BlockRow {
-    /// Its prefix.
+    /// Prefix of the block.
     pub block: Cidr,
-    /// The pool that it lies in.
+    /// Pool that contains the block.
     pub pool: Option<Cidr>,
-    /// The host that its value names.
+    /// Host that the block's value names as owner.
     pub owner: Option<String>,
-    /// `confirmed`, `pending`, `pendingDeletion`, `no-affinity` or `no-owner`.
+    /// State of the owner's affinity: `confirmed`, `pending`, `pendingDeletion`, `no-affinity` or `no-owner`.
     pub state: &'static str,
-    /// Allocated addresses.
+    /// Number of allocated addresses.
     pub used: usize,
-    /// Free addresses.
+    /// Number of free addresses.
     pub free: usize,
-    /// Held by another host than the owner.
+    /// Number of addresses allocated by other hosts than the owner.
     pub borrowed: usize,
-    /// No other host may take an address from it.
+    /// True if no other host may allocate from the block (strict affinity).
     pub strict: bool,
-    /// Of its value.
+    /// Store revision of the block.
     pub revision: u64,
 }
 
@@ -65,53 +65,53 @@ pub struct BlockRow {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BlockView {
-    /// Its prefix.
+    /// Prefix of the block.
     pub block: Cidr,
-    /// The pool that it lies in.
+    /// Pool that contains the block.
     pub pool: Option<Cidr>,
-    /// The host that its value names.
+    /// Host that the block's value names as owner.
     pub owner: Option<String>,
-    /// As in [`BlockRow`].
+    /// State of the owner's affinity, as in [`BlockRow`].
     pub state: &'static str,
-    /// No other host may take an address from it.
+    /// True if no other host may allocate from the block (strict affinity).
     pub strict: bool,
-    /// Of its value.
+    /// Store revision of the block.
     pub revision: u64,
-    /// Free addresses.
+    /// Number of free addresses.
     pub free: usize,
-    /// The others, in order.
+    /// Allocated addresses, in order.
     pub allocations: Vec<Allocation>,
 }
 
-/// An address that is given out.
+/// An allocated address.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Allocation {
-    /// The address.
+    /// The allocated address.
     pub address: IpAddr,
-    /// What releases it.
+    /// Handle that releases the address.
     pub handle: Option<String>,
-    /// What was remembered with it: `node`, `timestamp`, ...
+    /// Attributes that were stored with the allocation: `node`, `timestamp` and others.
     pub attributes: Map<String, Value>,
-    /// Endpoints that have it.
+    /// Endpoints that use the address.
     pub endpoints: Vec<Holder>,
-    /// Hosts whose tunnel has it.
+    /// Hosts that use the address for their tunnel.
     pub tunnel_of: Vec<String>,
 }
 
-/// An endpoint that has an address.
+/// An endpoint that uses an address.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Holder {
-    /// Its name.
+    /// Name of the endpoint.
     pub name: String,
-    /// Its host.
+    /// Host of the endpoint.
     pub host: String,
-    /// Its full key.
+    /// Full store key.
     pub key: String,
 }
 
-/// The pools, by prefix.
+/// Returns all pools, ordered by prefix.
 #[must_use]
 pub fn pools(ipam_state: &IpamState) -> Vec<PoolRow> {
     let (none, blocks) = (Vec::new(), by_pool(ipam_state));
@@ -121,13 +121,13 @@ pub fn pools(ipam_state: &IpamState) -> Vec<PoolRow> {
     ipam_state.pools.iter().map(row).collect()
 }
 
-/// How many blocks lie in no pool.
+/// Returns the number of blocks outside of all pools.
 #[must_use]
 pub fn in_no_pool(ipam_state: &IpamState) -> usize {
     by_pool(ipam_state).get(&None).map_or(0, Vec::len)
 }
 
-/// The blocks of each pool; those of no pool under none.
+/// Groups the blocks by pool; blocks outside of all pools are under `None`.
 fn by_pool(ipam_state: &IpamState) -> BTreeMap<Option<Cidr>, Vec<&Block>> {
     let mut found: BTreeMap<Option<Cidr>, Vec<&Block>> = BTreeMap::new();
     for (cidr, block) in &ipam_state.blocks {
@@ -156,7 +156,7 @@ fn pool_row(pool: &Pool, blocks: &[&Block]) -> PoolRow {
     }
 }
 
-/// Addresses of a prefix, when a JSON reader can hold the number.
+/// Number of addresses in a prefix; `None` above 2^53, which JSON readers cannot represent.
 fn addresses(cidr: Cidr) -> Option<u64> {
     let bits = u32::from(cidr.max_len() - cidr.len());
     (bits <= 53).then(|| 1u64 << bits)
@@ -172,7 +172,7 @@ fn borrowed(block: &Block) -> usize {
     block.allocated().filter(foreign).count()
 }
 
-/// How far a block's owner has got with it.
+/// Returns the state of the owner's affinity to the block, as [`BlockRow::state`] lists it.
 #[must_use]
 pub fn state(ipam_state: &IpamState, block: &Block) -> &'static str {
     let Some(owner) = block.host() else { return "no-owner" };
@@ -182,7 +182,7 @@ pub fn state(ipam_state: &IpamState, block: &Block) -> &'static str {
     }
 }
 
-/// The blocks, fullest first: those of one pool or all, of one owner or all.
+/// Returns the blocks of one pool or all pools, and of one owner or all owners, the fullest first.
 #[must_use]
 pub fn blocks(ipam_state: &IpamState, pool: Option<Cidr>, owner: Option<&str>) -> Vec<BlockRow> {
     let row = |StoredValue { value: block, revision }: &StoredValue<Block>| BlockRow {
@@ -208,7 +208,8 @@ pub fn blocks(ipam_state: &IpamState, pool: Option<Cidr>, owner: Option<&str>) -
     rows
 }
 
-/// One block, when there is it; `holders` says who has its addresses.
+/// Returns one block with its addresses, or `None` if it does not exist; `holders` maps addresses to the
+/// endpoints that use them.
 #[must_use]
 pub fn block(
     ipam_state: &IpamState,

@@ -1,4 +1,4 @@
-//! The identity of this machine, by which two machines under one name are told apart.
+//! Identity of this machine, which detects two machines that run under one host name.
 
 use std::fmt;
 use std::fs::OpenOptions;
@@ -9,18 +9,18 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-/// Where the identity of a machine is kept (machine-id(5)).
+/// File with the identity of a machine (machine-id(5)).
 const FILE: &str = "/etc/machine-id";
-/// Octets of a file of an identity that count.
+/// Maximum number of octets read from an identity file.
 const LENGTH_MAX: u64 = 128;
 
-/// A machine.
+/// Identity of a machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Machine {
-    /// A hash of its machine-id, which itself is nobody else's business (machine-id(5)); else random.
+    /// Hash of the machine-id, which is itself confidential (machine-id(5)); random on a machine without one.
     pub id: String,
-    /// Its host name, for people.
+    /// Host name, for people.
     pub name: String,
 }
 
@@ -31,7 +31,7 @@ impl fmt::Display for Machine {
 }
 
 impl Machine {
-    /// This machine by its machine-id; `None`: it has none.
+    /// Returns this machine, identified by its machine-id, or `None` if the machine has none.
     #[must_use]
     pub fn by_machine_id() -> Option<Self> {
         let text = read(Path::new(FILE))?;
@@ -40,7 +40,8 @@ impl Machine {
         Some(Self { id, name: name() })
     }
 
-    /// This machine; without a machine-id by a random identity that is kept beside the cache of its agent.
+    /// Returns this machine; without a machine-id, its identity is a random number in a file next to the
+    /// agent's cache.
     #[must_use]
     pub fn of_agent(cache: &Path) -> Self {
         Self::by_machine_id().unwrap_or_else(|| Self { id: kept(cache), name: name() })
@@ -52,17 +53,17 @@ fn name() -> String {
     name.chars().filter(|c| !c.is_control()).take(64).collect()
 }
 
-/// The text of a file; `None`: there is none that says anything.
+/// Reads an identity from a file; `None` if it is missing, uninitialized or shorter than 16 octets.
 fn read(path: &Path) -> Option<String> {
     let mut text = String::new();
-    // A pipe in its place would wait for a writer.
+    // Without O_NONBLOCK, opening a FIFO at this path would wait for a writer.
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).ok()?;
     file.take(LENGTH_MAX).read_to_string(&mut text).ok()?;
     let text = text.trim();
     (text.len() >= 16 && text != "uninitialized").then(|| text.to_owned())
 }
 
-/// The file of an identity next to this cache.
+/// Returns the path of the identity file next to this cache.
 #[must_use]
 pub fn kept_at(cache: &Path) -> PathBuf {
     let mut name = cache.as_os_str().to_owned();
@@ -70,7 +71,8 @@ pub fn kept_at(cache: &Path) -> PathBuf {
     name.into()
 }
 
-/// The identity next to the cache; made where there is none. A disk that takes no file gives another one at each start.
+/// Reads the identity next to the cache, or creates one. If the file cannot be written, each start of the
+/// agent has another identity.
 fn kept(cache: &Path) -> String {
     let path = kept_at(cache);
     if let Some(id) = read(&path) {

@@ -1,6 +1,6 @@
-//! The JSON of the agent's API, its codes, and the client that asks for it.
+//! The JSON of the agent's API, its problem codes, and its client.
 //!
-//! What it does not: serve. The agent does, in `agent/api`; the JSON is the same that the command line prints with `-o json`.
+//! The server is not here but in `agent/api`. The command line prints the same JSON with `-o json`.
 
 pub mod bgp;
 pub mod client;
@@ -20,61 +20,62 @@ pub mod terminal;
 
 use serde::Deserialize;
 
-/// Which metrics, in which form.
+/// A page of metrics: a set of names in one exposition format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MetricsPage {
-    /// The native names in the text format 0.0.4 of Prometheus.
+    /// Tortie's own names in the Prometheus text format 0.0.4.
     Prometheus,
-    /// The native names as OpenMetrics 1.0.
+    /// Tortie's own names as OpenMetrics 1.0.
     OpenMetrics,
-    /// The names of Felix and of kube-controllers' IPAM metrics, text format 0.0.4.
+    /// Names of Felix and of kube-controllers' IPAM metrics, in the text format 0.0.4.
     Felix,
-    /// The names of bird_exporter, text format 0.0.4.
+    /// Names of bird_exporter, in the text format 0.0.4.
     Bird,
 }
 
-/// Which entries of the flight recorder; what is not said is no condition.
+/// Query of the flight recorder; an absent member does not restrict the result.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct EventQuery {
-    /// After this number; 0: the newest.
+    /// Entries after this sequence number; 0 begins with the newest.
     #[serde(default)]
     pub after: u64,
-    /// Not longer ago than this, in seconds.
+    /// Maximum age in seconds.
     pub since: Option<u64>,
-    /// Any of these kinds, with commas: `agent`, `bgp`, `ipam`, `kernel`, `policy`, `route`, `store`.
+    /// Any of these kinds, separated by commas: `agent`, `bgp`, `ipam`, `kernel`, `policy`, `route`, `store`.
     pub kinds: Option<String>,
-    /// About this session: its name, the node's name or the address.
+    /// Entries about this session, by its name, the node's name or the address.
     pub peer: Option<String>,
-    /// About this prefix or address, one inside of it or one around it.
+    /// Entries about this prefix or address, or about a prefix that contains it or lies inside it.
     pub prefix: Option<String>,
-    /// About this endpoint, by any of its names.
+    /// Entries about this endpoint, by any of its names.
     pub endpoint: Option<String>,
-    /// Whose subject holds this text, or whose change it is.
+    /// Entries whose subject contains this text, or that belong to the change with this id.
     pub subject: Option<String>,
-    /// At most this many (default 1,000, at most 16,384).
+    /// Maximum number of entries (default 1,000, at most 16,384).
     pub max: Option<usize>,
 }
 
-/// Which routes.
+/// Query of BGP or kernel routes; an absent member does not restrict the result.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RouteQuery {
-    /// Exactly this prefix, or the longest match of this address; of `/v1/routes` several with commas.
+    /// Exactly this prefix, or the longest match for this address; `/v1/routes` accepts several, separated by
+    /// commas.
     pub prefix: Option<String>,
-    /// All inside of this prefix.
+    /// Prefixes inside this one.
     pub within: Option<String>,
-    /// Received from this peer (before import policy).
+    /// Routes received from this peer, before import policy.
     pub from: Option<String>,
-    /// Announced to this peer.
+    /// Routes announced to this peer.
     pub to: Option<String>,
-    /// Go on where a page ended: its `next`.
+    /// Position after which the next page begins: the `next` of the page before.
     pub after: Option<String>,
-    /// At most this many (default 1,000, at most 10,000).
+    /// Maximum number of routes (default 1,000, at most 10,000).
     pub max: Option<usize>,
 }
 
-/// Seconds as people write them: `42s`, `6m12s`, `4h11m`, `12d04h`.
+/// Formats seconds with at most two units: `42s`, `6m12s`, `4h11m`, `12d04h`.
 #[must_use]
 pub fn span(seconds: u64) -> String {
     let (d, h, m, s) = (seconds / 86_400, seconds / 3_600 % 24, seconds / 60 % 60, seconds % 60);

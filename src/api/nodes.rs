@@ -1,5 +1,5 @@
-//! What hosts tell each other of themselves: the small status key of each (`/calico/tortie/v1/status/HOST`, leased), and the
-//! picture of the cluster that any host can draw from all of them.
+//! Status that each host publishes about itself in a small leased key, `/calico/tortie/v1/status/HOST`, and
+//! the view of the cluster that any host computes from all of these keys.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,57 +12,58 @@ use crate::api::machine::Machine;
 use crate::api::status::UpCount;
 use tortie_store::{KeyValue, Snapshot};
 
-/// The form of the value; another number is read as far as it goes.
+/// Schema number of the value. A value with another number is parsed as far as possible.
 pub const SCHEMA: u32 = 1;
-/// Names of missing sessions take at most this many bytes together, so that the value stays below 2 KB.
+/// Maximum size in bytes of the names of missing sessions, so that the value stays below 2 KB.
 const NAMES: usize = 1_000;
 
-/// The value of a status key.
+/// Value of a status key.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NodeStatus {
-    /// The host.
+    /// Name of the host.
     pub node: String,
-    /// Of its agent.
+    /// Version of its agent.
     pub version: String,
-    /// [`SCHEMA`].
+    /// Schema number, see [`SCHEMA`].
     pub schema: u32,
-    /// When it was written.
+    /// Time of the write.
     pub time: String,
-    /// The boot id of the host.
+    /// Boot id of the host.
     pub boot: String,
-    /// The machine that its agent runs on.
+    /// Machine that runs the agent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub machine: Option<Machine>,
-    /// It serves.
+    /// True if the agent is ready.
     pub ready: bool,
     /// `ready`, `degraded`, `starting`, `frozen` or `not-ready`.
     pub verdict: String,
-    /// All wanted BGP sessions.
+    /// Established and configured BGP sessions.
     pub sessions: UpCount,
-    /// Those of the mesh.
+    /// Established and configured sessions of the mesh.
     pub mesh: UpCount,
-    /// Those with explicit peers.
+    /// Established and configured sessions with explicit peers.
     pub peers: UpCount,
-    /// Whose session is missing: hosts by name, routers by address.
+    /// Peers whose session is not established: nodes by name, routers by address.
     pub down: Vec<String>,
-    /// How many more are.
+    /// Number of such peers that `down` has no room for.
     pub down_more: usize,
-    /// Blocks of this host.
+    /// Number of blocks of the host.
     pub blocks: usize,
-    /// Endpoints of this host.
+    /// Number of endpoints of the host.
     pub endpoints: usize,
-    /// Codes of its problems, the gravest first, each once.
+    /// Distinct problem codes, the most severe first.
     pub problems: Vec<String>,
-    /// The store revision that is in force there.
+    /// Store revision that the agent has applied.
     pub revision: u64,
-    /// What later versions say more, as they say it.
+    /// Members that this version does not know, or cannot parse, unchanged.
     #[serde(flatten)]
     pub more: serde_json::Map<String, Value>,
 }
 
 impl NodeStatus {
-    /// From a key and its value; `None`: another key. What cannot be read is as if it were not said.
+    /// Parses a status key and its value; `None` for another key. Members that cannot be parsed have their
+    /// defaults.
     #[must_use]
     pub fn read(kv: &KeyValue) -> Option<Self> {
         let Ok(Key::TortieStatus { host }) = kv.key.parse::<Key>() else { return None };
@@ -70,7 +71,7 @@ impl NodeStatus {
         Some(Self { node: host, ..said })
     }
 
-    /// Another version may have given one of the members another form: that one is among [`Self::more`] then.
+    /// Parses each member alone: a member that another version writes in another form goes to [`Self::more`].
     fn as_far_as_it_goes(value: &[u8]) -> Self {
         let Ok(Value::Object(members)) = serde_json::from_slice(value) else { return Self::default() };
         let (read, odd): (serde_json::Map<_, _>, _) = members.into_iter().partition(|(name, member)| {
@@ -82,7 +83,7 @@ impl NodeStatus {
         status
     }
 
-    /// A sentence when this is the status of another machine than this one, under one name.
+    /// Returns an error text if this status belongs to another machine that uses this host's name.
     #[must_use]
     pub fn twin_of(&self, own: &Machine) -> Option<String> {
         let other = self.machine.as_ref().filter(|other| other.id != own.id)?;
@@ -93,20 +94,20 @@ impl NodeStatus {
         ))
     }
 
-    /// Only what tells of its version: thousands of them are kept.
+    /// Keeps only the members that describe the version, because the agent holds thousands of these values.
     #[must_use]
     pub fn of_its_version(self) -> Self {
         Self { node: self.node, version: self.version, schema: self.schema, ..Self::default() }
     }
 
-    /// What tells its version from ours, in words; `None`: nothing.
+    /// Describes the difference between this status's schema and the local one; `None` if they are equal.
     #[must_use]
     pub fn other_form(&self) -> Option<String> {
         (self.schema != SCHEMA && self.schema != 0)
             .then(|| format!("writes status schema {}, this one reads {SCHEMA}", self.schema))
     }
 
-    /// Names of missing sessions, as many as have room.
+    /// Sets the names of missing sessions, as far as the size limit permits, and the number of the rest.
     pub fn set_down(&mut self, names: impl IntoIterator<Item = String>) {
         let mut room = NAMES;
         (self.down, self.down_more) = (Vec::new(), 0);
@@ -121,7 +122,7 @@ impl NodeStatus {
         }
     }
 
-    /// What is the same apart from the time and the revision is no news.
+    /// True if anything except time and revision differs from the status before.
     #[must_use]
     pub fn is_significant_change(&self, before: &Self) -> bool {
         let of = |status: &Self| Self { time: String::new(), revision: 0, ..status.clone() };
@@ -133,25 +134,25 @@ impl NodeStatus {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ClusterNode {
-    /// Its name.
+    /// Name of the host.
     pub name: String,
-    /// It has no status key: its agent does not run, or does not reach the store.
+    /// True if the host has no status key: its agent does not run or does not reach the store.
     pub silent: bool,
-    /// How old what it said is, in seconds; it is written on change and each five minutes.
+    /// Age of the status in seconds. A host writes its status on change and every five minutes.
     pub age_seconds: Option<u64>,
-    /// What it said.
+    /// The status that the host published.
     pub status: Option<NodeStatus>,
-    /// Hosts that say that their session with this one is missing, while this one has it or wants none.
+    /// Hosts that report a missing session with this host, although this host has that session or wants none.
     pub disputed_by: Vec<String>,
 }
 
-/// The prefixes that [`cluster`] reads.
+/// Returns the key prefixes that [`cluster`] reads.
 #[must_use]
 pub fn prefixes() -> Vec<String> {
     vec![tortie_config::key::prefix::STATUS.to_owned(), tortie_config::key::prefix::BGP_HOSTS.to_owned()]
 }
 
-/// Every host that has an address in BGP or a status key, by name.
+/// Returns every host with a BGP address or a status key, ordered by name.
 #[must_use]
 pub fn cluster(snapshot: &Snapshot, now: Timestamp) -> Vec<ClusterNode> {
     let mut hosts: BTreeSet<String> = BTreeSet::new();
@@ -187,7 +188,8 @@ fn age(time: &str, now: Timestamp) -> Option<u64> {
     u64::try_from(now.duration_since(at).as_secs()).ok()
 }
 
-/// By host: who misses a session with it that it does not miss. Where a list is cut short, nothing is known of the rest.
+/// Maps each host to the hosts that report a missing session with it which it does not report itself. Hosts
+/// with a truncated list are skipped, because the rest of their list is unknown.
 fn disputes(said: &BTreeMap<String, NodeStatus>) -> BTreeMap<&str, Vec<&str>> {
     let mut found: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (name, status) in said {
@@ -238,7 +240,7 @@ mod tests {
             names,
             [("h1", false, Some(90)), ("h2", false, Some(90)), ("h3", false, Some(90)), ("h4", true, None)]
         );
-        // h1 and h2 agree; h3 thinks that all is well.
+        // h1 and h2 agree; h3 reports no missing session.
         assert_eq!(nodes[2].disputed_by, ["h1"]);
         assert!(nodes.iter().all(|n| n.name == "h3" || n.disputed_by.is_empty()));
     }
@@ -262,7 +264,7 @@ mod tests {
         assert_eq!(status.more["blocks"], "many");
         assert!(status.other_form().unwrap().contains("schema 2"));
         assert_eq!(NodeStatus { schema: SCHEMA, ..status }.other_form(), None);
-        // Not even an object.
+        // The value is not even an object.
         let status = NodeStatus::read(&kv("/calico/tortie/v1/status/h1", "up")).unwrap();
         assert_eq!((&*status.node, &*status.version, status.other_form()), ("h1", "", None));
     }

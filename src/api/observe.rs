@@ -1,37 +1,37 @@
-//! What an agent that observes says of others in `status`.
+//! Results of observe mode in `status`: the comparison of BIRD's and Felix's state with Tortie's intent.
 
 use serde::{Deserialize, Serialize};
 
-/// What an agent that observes found of others (`--kernel observe`).
+/// Comparison with BIRD and Felix in observe mode (`--kernel observe`).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ObserveStatus {
-    /// Each BIRD that answered, in words.
+    /// Each BIRD that answered, described in words.
     pub bird: Vec<String>,
-    /// Each table with chains of Felix, and its sets, in words.
+    /// Each table with chains of Felix, with its sets, described in words.
     pub felix: Vec<String>,
-    /// How many items compare how.
+    /// Counts of the comparison per kind of object.
     pub planes: Vec<ObservedPlane>,
-    /// What could not be looked at, and why.
+    /// Objects that could not be read, with the error.
     pub unseen: Vec<String>,
-    /// How long the comparison is ago.
+    /// Seconds since the comparison.
     pub compared_seconds: u64,
 }
 
-/// One kind of objects in [`ObserveStatus`].
+/// Counts of one kind of object in [`ObserveStatus`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ObservedPlane {
     /// `route`, `interface`, `session`, `rule` or `set`.
     pub plane: String,
-    /// As Tortie would have them.
+    /// Number of objects equal to Tortie's intent.
     pub equal: usize,
-    /// There, and otherwise.
+    /// Number of objects that exist but differ from the intent.
     pub different: usize,
-    /// Not there.
+    /// Number of objects that the intent has and the host lacks.
     pub missing: usize,
-    /// There, and not wanted.
+    /// Number of objects that the host has and the intent lacks.
     pub extra: usize,
-    /// Cannot be known: never counted as equal.
+    /// Number of objects that cannot be compared; they never count as equal.
     pub not_judged: usize,
 }

@@ -1,93 +1,97 @@
-//! The JSON of endpoints, policies and verdicts: the same form as in [`api`](crate::api::status).
+//! JSON of endpoints, policies, verdicts and differences, in the form that [`api`](crate::api::status)
+//! describes.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// An endpoint.
+/// An endpoint, without its rules.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Endpoint {
-    /// Its full key.
+    /// Full store key.
     pub key: String,
     /// `orchestrator/workload/endpoint`, or the id of a host endpoint.
     pub name: String,
     /// `workload` or `host`.
     pub kind: String,
-    /// Its host.
+    /// Host of the endpoint.
     pub host: String,
-    /// The interface on the host; none: whichever has one of the addresses.
+    /// Interface on the host; `None` for a host endpoint that is found by its addresses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interface: Option<String>,
-    /// `up`, `down` or `failed` as the kernel thread says; `active` or `inactive` where only the store is known.
+    /// `up`, `down` or `failed` as the kernel thread reports it; `active` or `inactive` if only the store is
+    /// known.
     pub state: String,
-    /// Why it is not up.
+    /// Reason why the endpoint is not up.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
-    /// Its addresses.
+    /// Addresses of the endpoint.
     pub addresses: Vec<String>,
-    /// The MAC address inside the workload.
+    /// MAC address inside the workload.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mac: Option<String>,
-    /// Its profiles, in order.
+    /// Profiles, in order.
     pub profiles: Vec<String>,
-    /// Its own labels.
+    /// Labels of the endpoint itself, without inherited ones.
     pub labels: BTreeMap<String, String>,
-    /// How many policies select it; none: it is another host's.
+    /// Number of policies that select it; `None` for an endpoint of another host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policies: Option<usize>,
-    /// Revision of the last write of its key.
+    /// Store revision of the last write of its key.
     pub revision: u64,
 }
 
-/// An endpoint of this host with what its packets pass.
+/// An endpoint with the policies and profiles that its packets pass.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EndpointDetail {
-    /// The endpoint.
+    /// The endpoint itself.
     #[serde(flatten)]
     pub endpoint: Endpoint,
-    /// Floating addresses that are in force: inside, outside.
+    /// Floating addresses in force: internal address, external address.
     pub nats: Vec<(String, String)>,
-    /// What packets pass, in order; empty for another host's.
+    /// Stages that packets pass, in order; empty for an endpoint of another host.
     pub stages: Vec<Stage>,
-    /// Ports of this host that lead to it: `*:8080 -> 80/tcp`; of the running agent's host only.
+    /// Port mappings of this host to the endpoint, such as `*:8080 -> 80/tcp`; only from the agent of the
+    /// endpoint's host.
     #[serde(default)]
     pub ports: Vec<String>,
-    /// Policies that may be for it, no value of which could ever be read: they act on nothing.
+    /// Policies that may select the endpoint, but whose values could never be parsed. They have no effect.
     #[serde(default)]
     pub unreadable_policies: Vec<String>,
-    /// The labels that selectors see, tags among them, by name.
+    /// Labels that selectors match against, including tags, ordered by name.
     #[serde(default)]
     pub effective_labels: Vec<EffectiveLabel>,
 }
 
-/// A label that selectors see on an endpoint.
+/// A label of an endpoint as selectors see it, with its origin.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EffectiveLabel {
-    /// Its name.
+    /// Name of the label.
     pub name: String,
-    /// Its value; a tag has the empty one.
+    /// Value of the label; empty for a tag.
     pub value: String,
-    /// `endpoint`, `profile NAME` or `tag of profile NAME`: the first place that has it counts.
+    /// Origin: `endpoint`, `profile NAME` or `tag of profile NAME`. If several have the label, the first in
+    /// this order wins.
     pub from: String,
 }
 
-/// What a selector selects.
+/// Endpoints that a selector matches.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SelectorMatch {
-    /// The selector in its canonical text.
+    /// Canonical text of the selector.
     pub selector: String,
-    /// The endpoints of all hosts that it selects.
+    /// Matching endpoints on all hosts.
     pub endpoints: Vec<Endpoint>,
-    /// What the address set of this selector holds on this host; none: no rule here uses it.
+    /// Members of the address set of this selector on this host; `None` if no rule here uses it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub set: Option<Vec<String>>,
 }
 
-/// A part of the way through an endpoint's rules.
+/// One stage in the evaluation of an endpoint's rules.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Stage {
@@ -95,12 +99,12 @@ pub struct Stage {
     pub kind: String,
     /// `inbound` or `outbound`.
     pub direction: String,
-    /// The tier.
+    /// Name of the tier.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tier: Option<String>,
-    /// Policies or profiles, in order.
+    /// Policies or profiles of the stage, in order.
     pub chains: Vec<ChainRules>,
-    /// What becomes of a packet that no rule decides: `deny` or `goes on`.
+    /// Outcome for packets that no rule decides: `deny` or `goes on`.
     pub end: String,
 }
 
@@ -110,44 +114,44 @@ pub struct Stage {
 pub struct ChainRules {
     /// `policy NAME`, `policy TIER/NAME` or `profile NAME`.
     pub name: String,
-    /// Its rules in words, counted from 0.
+    /// Rules in words, numbered from 0.
     pub rules: Vec<String>,
-    /// Why it denies everything.
+    /// Reason why the chain fails closed and denies everything.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub closed: Option<String>,
 }
 
-/// A policy or a profile.
+/// A policy or a profile, without its rules.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Policy {
-    /// Its full key.
+    /// Full store key.
     pub key: String,
     /// `policy` or `profile`.
     pub kind: String,
-    /// Its name.
+    /// Name of the policy or profile.
     pub name: String,
-    /// Its tier.
+    /// Tier of a policy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tier: Option<String>,
-    /// Its place in the tier; none: last.
+    /// Order within the tier; `None` sorts last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub order: Option<f64>,
-    /// Whom it is for.
+    /// Selector of the endpoints that the policy applies to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<String>,
-    /// `ingress`, `egress`, `untracked`, `pre-dnat`: what it governs.
+    /// Types of traffic that the policy applies to: `ingress`, `egress`, `untracked`, `pre-dnat`.
     pub types: Vec<String>,
-    /// Rules for traffic to endpoints.
+    /// Number of rules for traffic to endpoints.
     pub inbound: usize,
-    /// Rules for traffic from endpoints.
+    /// Number of rules for traffic from endpoints.
     pub outbound: usize,
-    /// On how many endpoints of this host it acts.
+    /// Number of endpoints of this host that it applies to.
     pub endpoints: usize,
-    /// Why its value is not, or not wholly, in force.
+    /// Reason why the value is not, or not completely, in force.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub problem: String,
-    /// Revision of the last write of its key.
+    /// Store revision of the last write of its key.
     pub revision: u64,
 }
 
@@ -155,519 +159,524 @@ pub struct Policy {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PolicyDetail {
-    /// The policy.
+    /// The policy or profile itself.
     #[serde(flatten)]
     pub policy: Policy,
-    /// Its rules for traffic to endpoints, in words, counted from 0.
+    /// Rules for traffic to endpoints, in words, numbered from 0.
     pub inbound_rules: Vec<String>,
-    /// Its rules for traffic from endpoints.
+    /// Rules for traffic from endpoints, in words, numbered from 0.
     pub outbound_rules: Vec<String>,
-    /// The endpoints of this host that it acts on, by name.
+    /// Names of the endpoints of this host that it applies to.
     pub acts_on: Vec<String>,
-    /// Labels that a profile's endpoints inherit.
+    /// Labels that a profile passes on to its endpoints.
     pub labels: BTreeMap<String, String>,
     /// Tags of a profile.
     pub tags: Vec<String>,
-    /// What its rules counted on this host; none: they are not in the kernel, or nobody asked it.
+    /// Counters of its rules on this host; `None` if the rules are not in the kernel or the kernel was not
+    /// queried.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counted: Option<PolicyCounted>,
 }
 
-/// What the rules of a policy or a profile counted since they were written to the kernel, by their number.
+/// Counters of the rules of a policy or profile since the rules were written to the kernel, by rule number.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PolicyCounted {
-    /// Those for traffic to endpoints; empty when no packet can meet them here.
+    /// Counters of rules for traffic to endpoints; empty if no packet can reach them on this host.
     pub inbound: Vec<Counted>,
-    /// Those for traffic from endpoints.
+    /// Counters of rules for traffic from endpoints.
     pub outbound: Vec<Counted>,
 }
 
-/// What one rule counted.
+/// Counters of one rule.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Counted {
-    /// Packets that it matched: of a connection the first, as the rest is let through before policy.
+    /// Number of matching packets. Of a connection only the first packet counts, because later ones are
+    /// accepted before policy.
     pub packets: u64,
-    /// Their octets.
+    /// Number of octets in these packets.
     pub bytes: u64,
 }
 
-/// What `status` says of rules and endpoints.
+/// Rules and endpoints in `status`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PolicyStatus {
     /// `program`, `observe` or `off`.
     pub mode: String,
-    /// Endpoints of this host.
+    /// Number of endpoints of this host.
     pub endpoints: usize,
-    /// Those that are not active.
+    /// Number of endpoints that are not active.
     pub inactive: usize,
-    /// Those that are not as they should be.
+    /// Number of endpoints that are not in their desired state.
     pub failed: usize,
-    /// Policies that act on an endpoint here.
+    /// Number of policies that apply to an endpoint of this host.
     pub policies: usize,
-    /// Profiles that act on an endpoint here.
+    /// Number of profiles that apply to an endpoint of this host.
     pub profiles: usize,
-    /// Rules of those.
+    /// Number of rules in these policies and profiles.
     pub rules: usize,
-    /// Address sets that those use.
+    /// Number of address sets that these rules use.
     pub sets: usize,
-    /// Everything that was told is acknowledged.
+    /// True if the kernel has acknowledged all changes.
     pub in_sync: bool,
-    /// How long the kernel took for the last change, in microseconds.
+    /// Time in microseconds that the kernel took to apply the last change.
     pub apply_micros: u64,
-    /// The kernel's table; none: nothing is written to it.
+    /// State of the kernel's table; `None` if Tortie writes no table.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub table: Option<TableStatus>,
 }
 
-/// The table `inet tortie`.
+/// The nftables table `inet tortie`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TableStatus {
-    /// Chains wanted.
+    /// Number of desired chains.
     pub chains: usize,
-    /// Rules wanted.
+    /// Number of desired rules.
     pub rules: usize,
-    /// Sets and maps wanted.
+    /// Number of desired sets and maps.
     pub sets: usize,
-    /// Their elements.
+    /// Number of desired elements of sets and maps.
     pub elements: usize,
-    /// Objects that differ and are not repaired.
+    /// Number of objects with drift that is not repaired.
     pub drifted: usize,
-    /// Own objects that somebody else changed or removed, since the start.
+    /// Number of own objects that another process changed or removed since the agent started.
     pub external_changes: u64,
 }
 
-/// Which packet.
+/// Description of a packet to trace.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct TraceQuery {
-    /// An endpoint by any of its names, or an address.
+    /// Source: an endpoint by any of its names, or an address.
     pub from: String,
-    /// Likewise.
+    /// Destination: an endpoint by any of its names, or an address.
     pub to: String,
     /// `tcp`, `udp`, `icmp`, `icmpv6`, `sctp`, `udplite` or a number.
     pub proto: String,
-    /// The destination port, of protocols that have them.
+    /// Destination port, for protocols with ports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dport: Option<u16>,
-    /// The source port.
+    /// Source port, for protocols with ports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sport: Option<u16>,
-    /// ICMP type, and code after a slash.
+    /// ICMP type, with a code after a slash if needed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub icmp: Option<String>,
-    /// A later packet of a connection that connection tracking knows.
+    /// True for a later packet of a connection that conntrack knows.
     #[serde(default)]
     pub established: bool,
 }
 
-/// What becomes of a packet.
+/// Verdict on a packet, with the steps that led to it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Trace {
     /// `allow` or `deny`.
     pub verdict: String,
-    /// Where it comes from.
+    /// Source of the packet.
     pub from: TraceEnd,
-    /// Where it goes.
+    /// Destination of the packet.
     pub to: TraceEnd,
-    /// Protocol with port or type: `tcp/5432`.
+    /// Protocol with port or ICMP type, such as `tcp/5432`.
     pub what: String,
-    /// It belongs to a known connection; else it is the first of a new one.
+    /// True if the packet belongs to a known connection; otherwise it opens a new one.
     #[serde(default)]
     pub established: bool,
-    /// Who decided, in words.
+    /// Rule or step that decided, in words.
     pub by: String,
-    /// Its way through each host that was looked at, in order.
+    /// Evaluation on each host that was examined, in order.
     pub hosts: Vec<TraceHost>,
-    /// Of a denied packet: the changes of labels and rules that are closest to letting it pass, nearest first. Each was tried
-    /// on a copy of the rules.
+    /// For a denied packet: the smallest changes of labels and rules that would allow it, the closest first.
+    /// Each was tested on a copy of the rules.
     #[serde(default)]
     pub closest_changes: Vec<String>,
-    /// What this answer does not know.
+    /// Aspects that the answer does not cover.
     pub not_looked_at: Vec<String>,
-    /// Keys that may decide about the packet, no value of which could ever be read: the answer is partial.
+    /// Keys that may affect the verdict but whose values could never be parsed; the answer is then partial.
     #[serde(default)]
     pub unreadable: Vec<String>,
 }
 
-/// One end of a packet's way.
+/// Source or destination of a packet.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TraceEnd {
-    /// Its address.
+    /// IP address.
     pub address: String,
-    /// Its endpoint, by name.
+    /// Name of the endpoint with this address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub endpoint: Option<String>,
-    /// The host of the endpoint.
+    /// Host of the endpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
 }
 
-/// The way through one host.
+/// Evaluation of a packet on one host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TraceHost {
-    /// The host.
+    /// Name of the host.
     pub host: String,
-    /// It is the host that answers.
+    /// True for the host whose agent answers.
     pub here: bool,
-    /// This is the packet that tunnels the one asked about.
+    /// True if this is the tunnel packet that encapsulates the traced packet.
     pub outer: bool,
     /// `allow` or `deny`.
     pub verdict: String,
-    /// The places on the way.
+    /// Hooks and chains that the packet passes.
     pub steps: Vec<TraceStep>,
 }
 
-/// A place on the way.
+/// One hook or chain that a packet passes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TraceStep {
-    /// Such as `from-workload`.
+    /// Name of the step, such as `from-workload`.
     pub stage: String,
-    /// Whose rules they are, by name.
+    /// Name of the endpoint whose rules were evaluated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub endpoint: Option<String>,
-    /// `allow`, `deny`; none: left to the next place.
+    /// `allow` or `deny`; `None` if the next step decides.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verdict: Option<String>,
-    /// Why, in words.
+    /// Reason, in words.
     pub text: String,
-    /// The rules that were asked, in order.
+    /// Rules that were evaluated, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<TraceRule>,
-    /// This place decided.
+    /// True if this step decided the verdict.
     pub decisive: bool,
 }
 
-/// A policy or profile that was asked.
+/// Result of evaluating one policy or profile.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TraceRule {
-    /// The tier.
+    /// Tier of the policy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tier: Option<String>,
     /// `policy NAME`, `profile NAME`, or empty for the end of a tier or of the profiles.
     pub chain: String,
-    /// The rule that matched, counted from 0.
+    /// Number of the matching rule, from 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rule: Option<usize>,
-    /// The rule in words, or what happened instead.
+    /// The rule in words, or the reason why none matched.
     pub text: String,
-    /// `allow`, `deny`, `next-tier` or `log`; none: it did not match.
+    /// `allow`, `deny`, `next-tier` or `log`; `None` if no rule matched.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<String>,
 }
 
-/// `POST /v1/policy/dry-run`: what a value would change.
+/// Body of `POST /v1/policy/dry-run`: a write to simulate.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct DryRunRequest {
-    /// The full key.
+    /// Full store key.
     pub key: String,
-    /// The value; none: the key is deleted.
+    /// New value; `None` deletes the key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<String>,
 }
 
-/// What a value would change on this host.
+/// Effects of a simulated write on this host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DryRun {
-    /// The full key.
+    /// Full store key.
     pub key: String,
-    /// The revision of what stands there now; none: nothing does.
+    /// Revision of the current value; `None` if the key does not exist.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revision: Option<u64>,
-    /// It would be deleted.
+    /// True if the simulated write deletes the key.
     pub delete: bool,
-    /// Endpoints of this host whose rules would be others, by name.
+    /// Names of the endpoints of this host whose rules would change.
     pub endpoints: Vec<String>,
-    /// Chains of rules that would be others.
+    /// Chains whose rules would change.
     pub chains: Vec<ChainChange>,
-    /// Which chains endpoints would pass, where that would differ; `name` lists the endpoints.
+    /// Endpoints whose list of chains would change; `name` lists the endpoints.
     pub orders: Vec<ChainChange>,
-    /// Address sets that would be others.
+    /// Address sets that would change.
     pub sets: Vec<MemberChange>,
-    /// Settings, pools or hosts that rules depend on would be others.
+    /// True if settings, pools or hosts that rules depend on would change.
     pub frame: bool,
-    /// Connections of now; none: nobody could ask the kernel.
+    /// Effect on existing connections; `None` if the kernel could not be queried.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connections: Option<Connections>,
-    /// Sessions and routes of BGP; none: it does not concern them, or they could not be judged.
+    /// Effect on BGP sessions and routes; `None` if the write does not affect BGP, or its effect could not be
+    /// determined.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bgp: Option<BgpDryRun>,
-    /// What this answer does not know.
+    /// Aspects that the answer does not cover.
     pub not_looked_at: Vec<String>,
 }
 
-/// Sessions and routes of BGP that would be others.
+/// Effects of a simulated write on BGP sessions and routes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BgpDryRun {
-    /// Sessions that would be configured and are not.
+    /// Sessions that the write would add.
     pub come: Vec<String>,
-    /// Sessions that would end and not come back.
+    /// Sessions that the write would remove.
     pub end: Vec<String>,
-    /// Sessions that are up and would be reset.
+    /// Established sessions that the write would reset.
     pub reset: Vec<String>,
-    /// What peers are sent and what is used of theirs, where it would be another.
+    /// Peers with changes in the routes announced to them or used from them.
     pub peers: Vec<PeerDryRun>,
 }
 
-/// Routes to and from one peer that would be others.
+/// Changes in the routes of one peer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PeerDryRun {
-    /// The session.
+    /// Name of the session.
     pub session: String,
-    /// What it is sent.
+    /// Changes in the routes announced to the peer.
     pub announced: RouteDifference,
-    /// What is used of what it sent.
+    /// Changes in the routes used from the peer.
     pub used: RouteDifference,
 }
 
-/// How many prefixes would be gained, lost, and have other attributes, with the first of each.
+/// Counts of prefixes gained, lost and changed, with the first of each.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RouteDifference {
-    /// How many come.
+    /// Number of prefixes gained.
     pub gained: usize,
-    /// How many go.
+    /// Number of prefixes lost.
     pub lost: usize,
-    /// How many have other attributes or another path.
+    /// Number of prefixes with other attributes or another path.
     pub changed: usize,
-    /// The first of those that come.
+    /// First prefixes gained.
     pub gain: Vec<String>,
-    /// The first of those that go.
+    /// First prefixes lost.
     pub lose: Vec<String>,
-    /// The first of those that change.
+    /// First prefixes changed.
     pub change: Vec<String>,
 }
 
-/// What would become of a list of lines.
+/// Changes in a list of lines, such as the rules of a chain.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ChainChange {
-    /// Whose lines.
+    /// Name of the chain, or of the endpoints.
     pub name: String,
     /// `new`, `changed` or `gone`.
     pub what: String,
-    /// The lines, with `+`, `-` or a blank in front.
+    /// Lines with `+`, `-` or a blank in front.
     pub lines: Vec<String>,
 }
 
-/// What would become of an address set.
+/// Changes in an address set.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MemberChange {
-    /// Whose addresses it holds.
+    /// Selector whose addresses the set holds.
     pub selector: String,
     /// `new`, `changed` or `gone`.
     pub what: String,
-    /// How many members would come.
+    /// Number of members that would be added.
     pub added: usize,
-    /// How many would go.
+    /// Number of members that would be removed.
     pub removed: usize,
-    /// The first of those that would come.
+    /// First members that would be added.
     pub add: Vec<String>,
-    /// The first of those that would go.
+    /// First members that would be removed.
     pub remove: Vec<String>,
 }
 
-/// What would become of the connections that there are, were they opened then.
+/// Effect on existing connections, evaluated as if each were opened under the new rules.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Connections {
-    /// How many are tracked.
+    /// Number of tracked connections.
     pub tracked: usize,
-    /// How many are allowed now and would be refused.
+    /// Number of connections that are allowed now and would be denied.
     pub refused: usize,
-    /// The first of those, with what would refuse them.
+    /// The first of these connections, with the rule that would deny each.
     pub first: Vec<String>,
 }
 
-/// How the kernel differs from what is wanted.
+/// Differences between the kernel and the intent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Diff {
-    /// Routes, sets and rules, each by itself; of an agent that observes sessions, too.
+    /// Sections for routes, sets and rules; in observe mode also for BGP sessions.
     pub sections: Vec<DiffSection>,
-    /// How long the last full comparison of routes is ago.
+    /// Seconds since the last full comparison of routes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compared_seconds: Option<u64>,
-    /// How long differences are still left for study; none: they are repaired by themselves.
+    /// Remaining seconds of the drift hold; `None` if drift is repaired automatically.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_seconds: Option<u64>,
-    /// What an agent that observes could not look at, and why.
+    /// Objects that observe mode could not read, with the error.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unseen: Vec<String>,
-    /// What others changed in the last minutes, as `status` tells it; it was put right again.
+    /// Changes by other processes in the last minutes, as `status` reports them; they were repaired.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lately: Option<crate::api::problem::Problem>,
 }
 
-/// One difference.
+/// One difference between the kernel and the intent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DiffLine {
-    /// `-` missing in the kernel, `~` different there, `+` there and not wanted, `?` not judged.
+    /// `-` missing in the kernel, `~` different in the kernel, `+` in the kernel but not in the intent, `?`
+    /// not compared.
     pub mark: String,
-    /// In words.
+    /// Description in words.
     pub text: String,
-    /// How long ago it came about, as far as that was heard.
+    /// Seconds since the difference arose, if the agent received a notification of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since_seconds: Option<u64>,
-    /// Who did it, as far as the kernel tells: a netlink port is often the number of the process, which is a hint and no proof.
+    /// Likely author, as far as the kernel reports one. A netlink port id is often a process id, which is a
+    /// hint and no proof.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
-    /// It is left for study.
+    /// True if a drift hold prevents the repair.
     #[serde(default)]
     pub held: bool,
 }
 
-/// `POST /v1/diff`: repair now, or leave differences for study.
+/// Body of `POST /v1/diff`: repair drift now, or begin a drift hold.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct DiffRequest {
-    /// For so long what others change is left as it is, at most an hour; none: everything is repaired now.
+    /// Duration of the drift hold in seconds, at most one hour; `None` repairs all drift now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold_seconds: Option<u64>,
 }
 
-/// One kind of objects in [`Diff`].
+/// Differences of one kind of object in [`Diff`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DiffSection {
-    /// `routes` (those of endpoints and their neighbours included), `sets` or `rules`.
+    /// `routes` (including routes of endpoints and their neighbour entries), `sets` or `rules`.
     pub what: String,
     /// `program`, `observe` or `off`.
     pub mode: String,
-    /// How many differ.
+    /// Number of differences.
     pub count: usize,
-    /// The first of them.
+    /// First differences.
     pub lines: Vec<DiffLine>,
-    /// Why they cannot be as wanted at all.
+    /// Reason why the objects cannot reach their desired state at all.
     #[serde(default, rename = "trouble", skip_serializing_if = "String::is_empty")]
     pub problem: String,
-    /// Of an agent that observes: how many are as wanted.
+    /// Number of equal objects, in observe mode only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub equal: Option<usize>,
-    /// Of an agent that observes: how many cannot be known; they never count as equal.
+    /// Number of objects that cannot be compared, in observe mode only; they never count as equal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_judged: Option<usize>,
 }
 
-/// Packets of one kind that rules dropped.
+/// Dropped packets of one kind.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DropRow {
-    /// How many were logged: at most ten a second and rule are.
+    /// Number of logged packets; at most ten per second and rule are logged.
     pub count: u64,
-    /// How long the first one is ago.
+    /// Seconds since the first packet.
     pub first_seconds: u64,
-    /// How long the last one is ago.
+    /// Seconds since the last packet.
     pub last_seconds: u64,
-    /// Where they came from.
+    /// Source address.
     pub from: String,
-    /// Who has that address.
+    /// Endpoint with the source address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from_endpoint: Option<String>,
-    /// Where they went.
+    /// Destination address.
     pub to: String,
-    /// Who has that address.
+    /// Endpoint with the destination address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to_endpoint: Option<String>,
-    /// Protocol with port or ICMP type: `tcp/5432`.
+    /// Protocol with port or ICMP type, such as `tcp/5432`.
     pub what: String,
-    /// The rule that dropped them.
+    /// Rule that dropped the packets.
     pub rule: String,
 }
 
-/// `POST /v1/policy/live`: which packets the kernel traces.
+/// Body of `POST /v1/policy/live`: packets that the kernel traces.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct LiveTraceRequest {
-    /// The packets; without a source port those of any.
+    /// The packets to trace; without a source port, packets of any source port match.
     pub packet: TraceQuery,
-    /// For how long: 1 to 60 seconds.
+    /// Duration in seconds, 1 to 60.
     pub seconds: u64,
 }
 
-/// What became of packets, beside what should have.
+/// Actual verdicts of traced packets, compared with the expected ones.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LiveTrace {
-    /// `agrees`; `differs`: for one packet at least; `established`, `changed`: nothing could be compared (as of a packet);
-    /// `none`: no such packet came.
+    /// `agrees`; `differs` for at least one packet; `established` or `changed`: no packet could be compared
+    /// (see [`LivePacket::result`]); `none`: no matching packet.
     pub result: String,
-    /// `deny` when a packet was dropped, else `allow`; none: no such packet came.
+    /// `deny` if any packet was dropped, otherwise `allow`; `None` without a matching packet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verdict: Option<String>,
-    /// Where the packets come from.
+    /// Source of the packets.
     pub from: TraceEnd,
-    /// Where they go.
+    /// Destination of the packets.
     pub to: TraceEnd,
-    /// Protocol with port or type: `tcp/5432`.
+    /// Protocol with port or ICMP type, such as `tcp/5432`.
     pub what: String,
-    /// For how long the trace was armed at most.
+    /// Maximum duration of the trace in seconds.
     pub seconds: u64,
-    /// At most 32, in order; of more than ten a second some are left out.
+    /// Traced packets in order, at most 32; above ten per second some are omitted.
     pub packets: Vec<LivePacket>,
-    /// The kernel told more than could be read: steps are missing.
+    /// True if the kernel sent more trace messages than could be read, so steps are missing.
     pub lost: bool,
 }
 
-/// A packet that was traced.
+/// A traced packet.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LivePacket {
-    /// When it came, in milliseconds from the beginning of the trace.
+    /// Milliseconds from the start of the trace to the packet.
     pub after_millis: u64,
-    /// Its source port, of protocols that have them.
+    /// Source port, for protocols with ports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sport: Option<u16>,
-    /// `allow`, `deny`: what became of it.
+    /// Actual verdict: `allow` or `deny`.
     pub verdict: String,
-    /// Who decided, in words.
+    /// Rule or chain that decided, in words.
     pub by: String,
-    /// `agrees`, `differs`; `established`: it is of a connection that was allowed when it began; `changed`: a rule that it
-    /// met is another by now.
+    /// `agrees` or `differs`; `established`: the packet belongs to a connection that was allowed when it was
+    /// opened; `changed`: a rule that it passed has changed since.
     pub result: String,
-    /// What should become of a new connection.
+    /// Expected verdict for a new connection.
     pub expected: String,
-    /// By whose decision, in words.
+    /// Rule that decides the expected verdict, in words.
     pub expected_by: String,
-    /// Why it may differ.
+    /// Reason for a possible difference.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub note: String,
-    /// The rules that matched, and the ends of chains.
+    /// Rules that matched, and ends of chains.
     pub steps: Vec<LiveStep>,
 }
 
-/// A rule that a packet met, or the end of a chain.
+/// A rule that a packet matched, or the end of a chain.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LiveStep {
-    /// Family and name: `inet tortie`.
+    /// Family and name of the table, such as `inet tortie`.
     pub table: String,
-    /// The chain.
+    /// Name of the chain.
     pub chain: String,
-    /// The place of the rule in the chain, counted from 0, of our table.
+    /// Position of the rule in its chain, from 0; only for Tortie's table.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rule: Option<usize>,
-    /// The kernel's number of the rule; none: the end of the chain.
+    /// The kernel's handle of the rule; `None` at the end of a chain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub handle: Option<u64>,
-    /// What the rule stands for: `policy NAME, rule N`.
+    /// Origin of the rule, such as `policy NAME, rule N`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub of: String,
-    /// The rule as nft writes it, of our table.
+    /// The rule in nft syntax; only for Tortie's table.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub text: String,
     /// `accept`, `drop`, `continue`, `return`, `jump CHAIN`, `goto CHAIN`.

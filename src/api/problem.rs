@@ -1,5 +1,5 @@
-//! A problem: code, subject, severity, cause and next step, the same in `status`, `doctor`, `migrate check`, the page and
-//! metrics.
+//! The problem type: code, subject, severity, cause and next step, the same in `status`, `doctor`, `migrate
+//! check`, the web page and metrics.
 
 use std::net::IpAddr;
 
@@ -8,27 +8,27 @@ use tortie_net::Cidr;
 
 use super::codes::{self, Code, Severity};
 
-/// Something that is wrong or unexpected. Its JSON is `code`, `subject`, `text` and `next`.
+/// An error, a degradation or a note. Its JSON has the members `code`, `subject`, `text` and `next`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", from = "ProblemJson")]
 pub struct Problem {
-    /// Stable: one of [`codes`].
+    /// Stable code, one of [`codes`].
     pub code: String,
-    /// The object with the problem, for people; empty: the host, and `text` stands alone.
+    /// Object with the problem, for people; empty for the host, where `text` needs no subject.
     pub subject: String,
-    /// The cause, for people.
+    /// Cause, for people.
     pub text: String,
     /// The next command or step.
     pub next: String,
-    /// The subject, typed; of this process alone, so it is no part of the JSON.
+    /// Typed subject, for use inside this process only; not part of the JSON.
     #[serde(skip)]
     pub about: Subject,
-    /// How grave it is. No part of the JSON: a reader takes it from the code.
+    /// Severity. It is not part of the JSON: readers derive it from the code.
     #[serde(skip)]
     pub severity: Severity,
 }
 
-/// A problem as the JSON has it.
+/// JSON form of a problem.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct ProblemJson {
@@ -47,7 +47,7 @@ impl From<ProblemJson> for Problem {
 }
 
 impl Problem {
-    /// The same problem of this subject.
+    /// Sets the typed subject.
     #[must_use]
     pub fn about(self, about: Subject) -> Self {
         Self { about, ..self }
@@ -55,8 +55,8 @@ impl Problem {
 }
 
 impl Code {
-    /// A problem or note of this code, with the severity of its list; `name` fills in its next step. It concerns the host,
-    /// until [`Problem::about`] says otherwise.
+    /// Creates a problem or note of this code with the severity of its list; `name` fills in the next step.
+    /// Its subject is the host unless [`Problem::about`] sets another.
     #[must_use]
     pub fn problem(&self, name: &str, subject: impl Into<String>, text: impl Into<String>) -> Problem {
         Problem {
@@ -70,19 +70,19 @@ impl Code {
     }
 }
 
-/// The object that a problem concerns: by it the explanation of one object finds the problems of that object.
+/// Object that a problem concerns. The explanation of an object uses it to find the problems of that object.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Subject {
     /// The host or its agent as a whole.
     #[default]
     Host,
-    /// A peer, by the name of its session.
+    /// A peer, by its session name.
     Peer(String),
-    /// A range that peers come from, by its name.
+    /// A range of dynamic peers, by its name.
     Range(String),
-    /// A key of the store.
+    /// A store key.
     Key(String),
-    /// A route or a block.
+    /// A route or a block, by its prefix.
     Prefix(Cidr),
     /// An address.
     Address(IpAddr),

@@ -1,11 +1,11 @@
-//! The answer of `tortie replay`.
+//! JSON of the answer of `tortie replay`.
 
 use serde::{Deserialize, Serialize};
 
 use crate::api::explain::Why;
 use crate::api::problem::Problem;
 
-/// A journal that was run again.
+/// Result of replaying a journal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Replay {
@@ -13,51 +13,51 @@ pub struct Replay {
     pub api_version: String,
     /// `Replay`.
     pub kind: String,
-    /// The host whose agent recorded.
+    /// Host whose agent recorded the journal.
     pub node: String,
-    /// Its version.
+    /// Version of the agent that recorded the journal.
     pub recorded_by: String,
-    /// The version that ran it again.
+    /// Version that replayed the journal.
     pub run_by: String,
-    /// The first input, or the checkpoint before it, RFC 3339.
+    /// Time of the first input, or of the checkpoint before it, RFC 3339.
     pub from: String,
-    /// The last input that was run, RFC 3339.
+    /// Time of the last replayed input, RFC 3339.
     pub to: String,
-    /// The journal begins with a checkpoint, and not with the start of the agent.
+    /// True if the journal begins with a checkpoint instead of the start of the agent.
     pub from_checkpoint: bool,
-    /// Inputs that were run.
+    /// Number of replayed inputs.
     pub inputs: usize,
-    /// Inputs that were lost before the journal begins.
+    /// Number of inputs that were discarded before the journal begins.
     pub lost: u64,
-    /// Inputs on which this version decides otherwise.
+    /// Number of inputs on which this version decides differently.
     pub different: usize,
-    /// Inputs on which it decides the same and words it otherwise.
+    /// Number of inputs on which this version decides the same but with other texts.
     pub worded_differently: usize,
-    /// The first inputs on which it decides otherwise.
+    /// First inputs on which this version decides differently.
     pub differences: Vec<Difference>,
-    /// What the core wants after the last input, a line each: peers, own routes, view, gates.
+    /// Intent of the core after the last input, one line each: peers, own routes, view, gates.
     pub intents: Vec<String>,
-    /// What it decided on the last input.
+    /// Decisions on the last input.
     pub decisions: Vec<String>,
-    /// The problems that it knows of then.
+    /// Problems after the last input.
     pub problems: Vec<Problem>,
-    /// The answer to `--why`.
+    /// Answer to `--why`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<Why>,
 }
 
-/// An input on which two versions differ.
+/// An input on which two versions decide differently.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Difference {
-    /// Which input, from 1.
+    /// Number of the input, from 1.
     pub input: usize,
-    /// When it came, RFC 3339.
+    /// Time of the input, RFC 3339.
     pub time: String,
-    /// What it was.
+    /// Description of the input.
     pub subject: String,
-    /// What only the recording has.
+    /// Decisions that only the recording has.
     pub recorded: Vec<String>,
-    /// What only this version has.
+    /// Decisions that only this version has.
     pub now: Vec<String>,
 }

@@ -1,5 +1,5 @@
-//! The JSON that the agent answers and the command line reads: version `tortie/v1`, camelCase, lists present when empty,
-//! times RFC 3339, durations in seconds.
+//! JSON of `status` and other answers of the agent, version `tortie/v1`: camelCase names, lists present even
+//! if empty, times in RFC 3339, durations in seconds.
 
 use std::collections::BTreeMap;
 
@@ -11,44 +11,44 @@ use super::policy::PolicyStatus;
 use super::problem::Problem;
 use tortie_engine::ipam::Exclusions;
 
-/// The version that stands in every answer.
+/// Version of the API in every answer.
 pub const API_VERSION: &str = "tortie/v1";
 
-/// An error, in every place where one is answered.
+/// Body of every error answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ApiError {
-    /// Stable, for machines: `not-found`, `invalid`, `busy`, ...
+    /// Stable code, for programs: `not-found`, `invalid`, `busy` and others.
     pub code: String,
-    /// For people, with the next step.
+    /// Text for people, with the next step.
     pub text: String,
 }
 
-/// A list with its frame.
+/// A list of items with the common members of an answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct List<T> {
     /// [`API_VERSION`].
     pub api_version: String,
-    /// Such as `BGPPeerList`.
+    /// Kind of the list, such as `BGPPeerList`.
     pub kind: String,
-    /// The host that answers.
+    /// Host whose agent answers.
     pub node: String,
-    /// The store revision that the answer rests on.
+    /// Store revision on which the answer is based.
     pub revision: u64,
-    /// When it was made.
+    /// Time of the answer.
     pub time: String,
-    /// There are more.
+    /// True if more items follow.
     #[serde(default)]
     pub more: bool,
-    /// Ask again with `after` = this to go on.
+    /// Value of `after` that requests the next page.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
-    /// The elements.
+    /// The items.
     pub items: Vec<T>,
 }
 
-/// The one-screen verdict.
+/// State of the agent and the host, for one screen.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Status {
@@ -56,69 +56,70 @@ pub struct Status {
     pub api_version: String,
     /// `Status`.
     pub kind: String,
-    /// The host.
+    /// Name of the host.
     pub node: String,
-    /// Of the agent.
+    /// Version of the agent.
     pub version: String,
-    /// When this was made.
+    /// Time of the answer.
     pub time: String,
-    /// Since the agent started.
+    /// Seconds since the agent started.
     pub uptime_seconds: u64,
-    /// Serving: the first kernel state is complete and the sessions were given their time.
+    /// True if the agent is ready: the first kernel state is complete, and the sessions were established or
+    /// their time limit passed.
     pub ready: bool,
     /// `ready`, `degraded`, `starting`, `frozen` or `not-ready`.
     pub verdict: String,
-    /// The verdict in a sentence.
+    /// Verdict in one sentence.
     pub summary: String,
-    /// BGP.
+    /// BGP sessions.
     pub bgp: BgpStatus,
     /// Kernel routes.
     pub routes: RouteStatus,
     /// Blocks of this host.
     pub blocks: Vec<BlockStatus>,
-    /// Pools, with what this host has of each.
+    /// Pools, with the usage by this host.
     #[serde(default)]
     pub pools: Vec<PoolStatus>,
     /// Rules and endpoints.
     #[serde(default)]
     pub policy: PolicyStatus,
-    /// The store.
+    /// State of the store.
     pub store: StoreStatus,
-    /// The kernel.
+    /// State of the kernel.
     pub dataplane: DataplaneStatus,
-    /// What BIRD and Felix have, of an agent that observes.
+    /// State of BIRD and Felix, in observe mode.
     #[serde(default, rename = "beside", skip_serializing_if = "Option::is_none")]
     pub observed: Option<crate::api::observe::ObserveStatus>,
-    /// What the agent's process has given up.
+    /// Privileges that the agent's process has given up.
     #[serde(default)]
     pub protections: ProtectionStatus,
-    /// What is wrong, with the next command.
+    /// Problems with their next steps.
     pub problems: Vec<Problem>,
-    /// What is right but surprising.
+    /// Notes: correct but unexpected conditions.
     pub notes: Vec<Problem>,
 }
 
-/// What the agent's process has given up, so that who takes it over gets little with it.
+/// Privileges that the agent's process has given up, to limit the damage if it is compromised.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ProtectionStatus {
-    /// The Linux capabilities that it kept.
+    /// Linux capabilities that the process has kept.
     pub capabilities: Vec<String>,
-    /// No program that it runs has more rights than itself (prctl(2), no_new_privs).
+    /// True if programs that it executes gain no privileges (prctl(2), no_new_privs).
     pub no_new_privs: bool,
-    /// Processes of its user may read its memory, and a crash may leave a core file.
+    /// True if processes of the same user may read its memory, and a crash may write a core file.
     pub dumpable: bool,
-    /// Which files it may open.
+    /// Restriction of the files that it may open.
     pub landlock: Landlock,
-    /// The version of Landlock's interface in this kernel.
+    /// ABI version of Landlock in this kernel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub landlock_abi: Option<u32>,
-    /// A helper enters network namespaces, so that this process need not be able to.
+    /// True if a helper process enters network namespaces, so that the agent needs no privilege for that.
     pub helper: bool,
 }
 
 impl ProtectionStatus {
-    /// In one line.
+    /// Formats the privileges in one line.
     #[must_use]
     pub fn text(&self) -> String {
         let helper = if self.helper { "helper for network namespaces" } else { "no helper" };
@@ -133,25 +134,25 @@ impl ProtectionStatus {
     }
 }
 
-/// Whether landlock(7) restricts which files the agent opens.
+/// State of landlock(7), which restricts the files that the agent may open.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Landlock {
-    /// Those that it uses.
+    /// The agent may open only the files that it uses.
     Enforced,
-    /// Those that it uses; this kernel lacks some of the rights.
+    /// As `Enforced`, but this kernel lacks some of the access rights.
     Partial,
     /// The kernel has no Landlock.
     Unsupported,
-    /// The kernel refused.
+    /// The kernel rejected the rules.
     Failed,
-    /// `--no-sandbox`, or an agent that does not know of it.
+    /// Disabled by `--no-sandbox`, or an agent without support.
     #[default]
     Off,
 }
 
 impl Landlock {
-    /// In words.
+    /// Describes the state in words.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -168,43 +169,44 @@ impl Landlock {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BgpStatus {
-    /// The local AS.
+    /// Local AS number.
     #[serde(rename = "as")]
     pub asn: u32,
-    /// The BGP identifier.
+    /// BGP identifier.
     pub router_id: String,
-    /// Where sessions are accepted.
+    /// Addresses and ports on which sessions are accepted.
     pub listen: Vec<String>,
-    /// Sessions of the mesh.
+    /// Established and configured sessions of the mesh.
     pub mesh: UpCount,
-    /// Sessions with explicit peers (global and node).
+    /// Established and configured sessions with explicit peers (global and node).
     pub peers: UpCount,
-    /// Peers that came from ranges: established, and all that there are.
+    /// Dynamic peers: established, and all.
     #[serde(default)]
     pub dynamic: UpCount,
-    /// Ranges of addresses from which sessions are taken.
+    /// Address ranges from which sessions of dynamic peers are accepted.
     #[serde(default)]
     pub ranges: Vec<PeerRange>,
     /// `idle`, `restarting` or `stopping`.
     pub graceful_restart: String,
-    /// Best paths that export policy withholds now, by gate, summed over groups of peers.
+    /// Number of best paths that export policy withholds now, by gate, summed over update groups.
     #[serde(default)]
     pub withheld: BTreeMap<String, u64>,
-    /// Routes that import refused since the start, by reason.
+    /// Number of routes that import policy rejected since the agent started, by reason.
     #[serde(default)]
     pub refused: BTreeMap<String, u64>,
-    /// Peers and ranges of other ASes without `max_prefixes`: how many prefixes they may announce is bounded by memory alone.
+    /// Peers and ranges of other ASes without `max_prefixes`: only memory limits the number of prefixes that
+    /// they may announce.
     #[serde(default)]
     pub without_prefix_limit: Vec<String>,
 }
 
-/// How many of how many.
+/// Established sessions of all configured ones.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct UpCount {
-    /// Established.
+    /// Number of established sessions.
     pub up: usize,
-    /// Wanted.
+    /// Number of configured sessions.
     pub of: usize,
 }
 
@@ -212,23 +214,23 @@ pub struct UpCount {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RouteStatus {
-    /// Acknowledged by the kernel.
+    /// Number of routes that the kernel acknowledged.
     pub installed: usize,
-    /// On the way.
+    /// Number of routes not yet acknowledged.
     pub pending: usize,
-    /// Refused by the kernel.
+    /// Number of routes that the kernel rejected.
     pub failed: usize,
-    /// Wanted but withheld (next hop unresolved, no tunnel).
+    /// Number of desired routes that are withheld (next hop unresolved, no tunnel).
     pub withheld: usize,
-    /// Kept from before the restart, not learned again yet.
+    /// Number of routes that were retained over the restart and not yet learned again.
     pub stale: usize,
-    /// Different from what is wanted (observe mode, or repair under way).
+    /// Number of routes that differ from the intent (observe mode, or repair in progress).
     pub drifted: usize,
-    /// Of others, in the main table.
+    /// Number of routes of other programs in the main table.
     pub foreign: usize,
-    /// Changes made by others to own routes since the start.
+    /// Number of changes by other processes to own routes since the agent started.
     pub external_changes: u64,
-    /// Notifications lost since the start.
+    /// Number of lost netlink notifications (overruns) since the agent started.
     pub overruns: u64,
 }
 
@@ -236,33 +238,33 @@ pub struct RouteStatus {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BlockStatus {
-    /// The prefix.
+    /// Prefix of the block.
     pub cidr: String,
     /// `own-block`, `borrowed` or `floating`.
     pub kind: String,
-    /// Given to the speaker.
+    /// True if the block is handed to the speaker for announcement.
     pub announced: bool,
-    /// The store key.
+    /// Store key of the block.
     pub key: String,
 }
 
-/// A pool in `status`: what this host has of it.
+/// A pool in `status`, with the usage by this host.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PoolStatus {
-    /// Its prefix, or `no pool` for blocks outside of every one.
+    /// Prefix of the pool, or `no pool` for blocks outside of all pools.
     pub pool: String,
-    /// Blocks of this host.
+    /// Number of blocks of this host.
     pub blocks: usize,
-    /// Addresses of those.
+    /// Number of addresses in these blocks.
     pub addresses: u64,
-    /// Assigned ones.
+    /// Number of allocated addresses.
     pub used: u64,
-    /// Those that can be assigned.
+    /// Number of addresses that can be allocated.
     pub free: u64,
-    /// Assigned ones that other hosts borrowed.
+    /// Number of addresses that other hosts allocated in these blocks (borrowed).
     pub borrowed: u64,
-    /// Assigned ones that nobody seems to have.
+    /// Number of allocated addresses that appear leaked: no endpoint or tunnel uses them.
     pub suspect: u64,
 }
 
@@ -270,40 +272,40 @@ pub struct PoolStatus {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StoreStatus {
-    /// Without secrets.
+    /// Address of the store, without secrets.
     pub store: String,
-    /// Answering now.
+    /// True if the store answers now.
     pub connected: bool,
-    /// The last revision applied.
+    /// Last revision that the agent applied.
     pub revision: u64,
-    /// Since the newest proof of freshness.
+    /// Seconds since the last confirmation that the agent's copy is current.
     pub lag_seconds: f64,
-    /// Why it is away.
+    /// Reason why the store is unavailable.
     pub away: Option<String>,
-    /// Running on the last good state on disk.
+    /// True if the agent runs on the cache, the last good state on disk.
     pub from_cache: bool,
-    /// Why nothing is changed although the store changes.
+    /// Reason for the freeze: the store changes, but the intent does not.
     pub frozen: Option<String>,
-    /// Values that cannot be read; the last good value of each stays in force.
+    /// Values that cannot be parsed; the last valid value of each stays in force.
     pub invalid: Vec<InvalidObject>,
-    /// Keys known.
+    /// Number of keys that the agent holds.
     pub keys: usize,
 }
 
-/// A value that cannot be read.
+/// A value that cannot be parsed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct InvalidObject {
-    /// The full key.
+    /// Full store key.
     pub key: String,
-    /// What is wrong and where.
+    /// Error and its position in the value.
     pub error: String,
-    /// The revision of the bad write.
+    /// Store revision of the invalid write.
     pub revision: u64,
-    /// An earlier value is in force; else none could ever be read.
+    /// True if an earlier value is in force; false if no value could ever be parsed.
     #[serde(default)]
     pub last_good: bool,
-    /// Of a policy that acts on nothing: the endpoints of this host that it may have been meant for.
+    /// For a policy without effect: the endpoints of this host that it was possibly meant for.
     #[serde(default)]
     pub may_act_on: Vec<String>,
 }
@@ -314,17 +316,17 @@ pub struct InvalidObject {
 pub struct DataplaneStatus {
     /// `program`, `observe` or `off`.
     pub mode: String,
-    /// Protocol number of own routes.
+    /// Routing protocol number of own routes.
     pub protocol: u8,
     /// `nexthop-objects` or `plain-gateways`.
     pub nexthops: String,
-    /// `none`, `up` or what is wrong.
+    /// State of the tunnel: `none`, `up` or the error.
     pub tunnel: String,
-    /// Since the last full compare with the kernel.
+    /// Seconds since the last full comparison with the kernel.
     pub compared_seconds: Option<u64>,
 }
 
-/// One prefix in the kernel room.
+/// A prefix in the kernel's tables.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct KernelRouteRow {
@@ -334,25 +336,27 @@ pub struct KernelRouteRow {
     pub kind: String,
     /// `installed`, `pending`, `failed`, `withheld`, `stale` or `foreign`.
     pub state: String,
-    /// How: `via 192.0.2.12 dev eth0`, or several.
+    /// Next hops, such as `via 192.0.2.12 dev eth0`.
     pub via: Vec<String>,
-    /// Why so: with `installed` the rule (`own-block`, `plain`, `ipip-cross-subnet`, ...), else what is in the way.
+    /// For `installed`, the rule that produced the route (`own-block`, `plain`, `ipip-cross-subnet`, ...);
+    /// otherwise the obstacle.
     pub reason: String,
-    /// The change of the store or of BGP that it comes from: `c-7f31`; empty for a route from before the start.
+    /// Id of the store or BGP change that caused the route, such as `c-7f31`; empty for a route from before
+    /// the start.
     pub change: String,
 }
 
-/// What happens to a packet for an address.
+/// Routing decision for packets to one address.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RouteGet {
-    /// The address asked for.
+    /// The requested address.
     pub address: String,
     /// Longest match in the BGP table.
     pub bgp: Option<BgpRoute>,
-    /// What this host holds in the kernel for that prefix.
+    /// State of that prefix in the kernel thread.
     pub kernel: Option<KernelRouteRow>,
-    /// What the kernel itself answers for the address.
+    /// Result of the kernel's own route lookup.
     #[serde(rename = "kernelSays")]
     pub kernel_lookup: String,
 }
@@ -361,50 +365,52 @@ pub struct RouteGet {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Event {
-    /// Grows by one with every entry.
+    /// Sequence number; it grows by one with every entry.
     pub seq: u64,
-    /// When.
+    /// Time of the entry.
     pub time: String,
-    /// The change it belongs to: `c-7f31`.
+    /// Id of the change that the entry belongs to, such as `c-7f31`.
     pub change: String,
     /// `store`, `routing`, `policy`, `rib`, `kernel` or `agent`.
     pub plane: String,
     /// `+`, `-`, `~` or `!`.
     pub mark: String,
-    /// A key, a prefix, a peer.
+    /// Subject: a key, a prefix or a peer.
     pub subject: String,
-    /// In words.
+    /// Description in words.
     pub text: String,
-    /// Store revision, 0 when none.
+    /// Store revision; 0 if none applies.
     pub revision: u64,
-    /// What it is about, for filters: `bgp`, `route`, `ipam`, `policy`, `store`, `kernel`, `agent`; an entry may be several.
+    /// Kinds for filters: `bgp`, `route`, `ipam`, `policy`, `store`, `kernel`, `agent`; an entry may have
+    /// several.
     #[serde(default)]
     pub kinds: Vec<String>,
-    /// The session that it is about.
+    /// Session that the entry concerns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer: Option<String>,
-    /// The prefix that it is about.
+    /// Prefix that the entry concerns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prefix: Option<String>,
 }
 
-/// `POST /v1/applied`. Fields that are not known are passed over: plugin and agent may be of different versions.
+/// Body of `POST /v1/applied`. Unknown members are ignored, because plugin and agent may have different
+/// versions.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AppliedRequest {
-    /// The endpoint's key.
+    /// Store key of the endpoint.
     pub key: String,
-    /// Its store revision.
+    /// Store revision of the endpoint.
     pub revision: u64,
-    /// Longest wait, in milliseconds.
+    /// Maximum wait in milliseconds.
     #[serde(default)]
     pub wait_millis: u64,
-    /// How long ago the plugin was asked for the endpoint, in milliseconds; for `tortie_endpoint_ready_seconds`.
+    /// Milliseconds since the plugin was called for the endpoint; for `tortie_endpoint_ready_seconds`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub elapsed_millis: Option<u64>,
 }
 
-/// `POST /v1/told`: what a plugin that ends did, for metrics.
+/// Body of `POST /v1/told`: the result of a finished plugin call, for metrics.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PluginCall {
@@ -414,17 +420,17 @@ pub struct PluginCall {
     pub op: String,
     /// `ok` or `error`.
     pub result: String,
-    /// How long it took.
+    /// Duration in microseconds.
     pub micros: u64,
-    /// Its requests for addresses.
+    /// Allocation requests of the call.
     #[serde(default)]
     pub ipam: Vec<PluginRequests>,
-    /// Transactions that others were faster than, by kind of object.
+    /// Number of transactions that failed because of a concurrent write, by kind of object.
     #[serde(default)]
     pub conflicts: std::collections::BTreeMap<String, u64>,
 }
 
-/// One request for addresses of a plugin.
+/// Allocation requests of one kind and result in a plugin call.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PluginRequests {
@@ -432,9 +438,9 @@ pub struct PluginRequests {
     pub op: String,
     /// `ok`, `exhausted`, `conflict` or `error`.
     pub result: String,
-    /// How many.
+    /// Number of requests.
     pub count: u64,
-    /// How long they took in all.
+    /// Total duration in microseconds.
     pub micros: u64,
 }
 
@@ -444,23 +450,24 @@ pub struct PluginRequests {
 pub struct Applied {
     /// `applied`, `failed`, `frozen` or `timeout`.
     pub result: String,
-    /// With `failed` and `frozen`.
+    /// Reason, with `failed` and `frozen`.
     pub reason: Option<String>,
-    /// The revision that the agent has applied.
+    /// Revision that the agent has applied.
     pub revision: u64,
 }
 
-/// `GET /v1/identity`: whose agent this is, for plugins, before they write anything.
+/// Answer of `GET /v1/identity`, which a plugin requests before it writes: the host and machine of the agent.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AgentIdentity {
-    /// This host's name in the data model.
+    /// Name of the host in the data model.
     pub node: String,
-    /// The machine.
+    /// Machine that runs the agent.
     pub machine: Machine,
-    /// Why nothing is acted on, if so.
+    /// Reason for a freeze, if the agent is frozen.
     pub frozen: Option<String>,
-    /// Addresses that no pool gives on this host. An agent of an older version says nothing of them.
+    /// Addresses that are never allocated on this host, whatever the pools contain. An older agent does not
+    /// list any.
     #[serde(default)]
     pub excluded: Exclusions,
 }
@@ -469,15 +476,15 @@ pub struct AgentIdentity {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ResetRequest {
-    /// Session name, node name or address; none only with `all`.
+    /// Session name, node name or address; `None` only with `all`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer: Option<String>,
-    /// All sessions.
+    /// True to reset all sessions.
     #[serde(default)]
     pub all: bool,
     /// `hard`, `soft-in` or `soft-out`.
     pub kind: String,
-    /// What a hard reset tells the peer's operators (RFC 9003), at most 255 octets.
+    /// Shutdown communication of a hard reset (RFC 9003), at most 255 octets.
     #[serde(default)]
     pub text: Option<String>,
 }
@@ -486,7 +493,7 @@ pub struct ResetRequest {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct DrainRequest {
-    /// Session names, node names or addresses; none: all sessions, also those to come.
+    /// Session names, node names or addresses; an empty list means all sessions, including future ones.
     #[serde(default)]
     pub peers: Vec<String>,
     /// `announce`, `withdraw` or `off`.
@@ -497,9 +504,9 @@ pub struct DrainRequest {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct LogLevelRequest {
-    /// `SUBJECT:LEVEL` or `SUBJECT.peer=NAME:LEVEL`; empty: end all that were asked for.
+    /// `SUBJECT:LEVEL` or `SUBJECT.peer=NAME:LEVEL`; empty ends all temporary levels.
     pub rule: String,
-    /// For how long, in seconds.
+    /// Duration in seconds.
     #[serde(default)]
     pub seconds: u64,
 }
@@ -508,6 +515,6 @@ pub struct LogLevelRequest {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ActionResult {
-    /// What happened, in words.
+    /// Description of the result.
     pub text: String,
 }

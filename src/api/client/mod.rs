@@ -1,4 +1,4 @@
-//! The other end of the agent's unix socket: what the command line and the plugins ask with.
+//! HTTP client of the agent's unix socket, for the command line and the plugins.
 
 pub mod sse;
 
@@ -16,39 +16,39 @@ use serde::de::DeserializeOwned;
 
 use crate::api::status::ApiError;
 
-/// The header with the host whose agent a question is for, escaped as in a path ([`escape`]).
+/// Header with the host to whose agent a request is directed, escaped as in a path ([`escape`]).
 pub const NODE_HEADER: &str = "x-tortie-node";
-/// Longest wait for an answer of the agent.
+/// Default limit of a call.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Why there is no answer.
+/// An error of a call to the agent.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text}")]
 pub struct ClientError {
-    /// What kind.
+    /// Kind of the error.
     pub kind: ClientErrorKind,
-    /// Stable, for machines.
+    /// Stable code, for programs.
     pub code: String,
-    /// For people: what, where, and the next step.
+    /// Text for people: the error, the socket or path, and the next step.
     pub text: String,
 }
 
 /// The kinds of [`ClientError`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClientErrorKind {
-    /// Nobody listens at the socket.
+    /// No process listens at the socket.
     Absent,
-    /// The connection broke, or the answer cannot be read.
+    /// The connection broke, or the answer cannot be parsed.
     Broken,
-    /// No permission for the socket, or for the question.
+    /// The caller may not use the socket, or may not make this request.
     Denied,
-    /// No answer in time.
+    /// No answer within the limit.
     TimedOut,
-    /// The question itself is wrong.
+    /// The agent rejected the request as invalid, or it could not be encoded.
     Invalid,
-    /// There is no such thing.
+    /// The requested object does not exist.
     NotFound,
-    /// Any other answer that is an error.
+    /// The agent answered with any other error.
     Refused,
 }
 
@@ -58,39 +58,39 @@ impl ClientError {
     }
 }
 
-/// A caller of the API; one connection a call.
+/// A client of the API; each call opens a connection of its own.
 #[derive(Debug, Clone)]
 pub struct Client {
     socket: PathBuf,
-    /// The host whose agent is asked; `None`: whichever listens there.
+    /// Host to whose agent requests are directed; `None` accepts any agent at the socket.
     node: Option<String>,
 }
 
 impl Client {
-    /// A client of the agent that listens at `socket`.
+    /// Creates a client of the agent that listens at `socket`.
     #[must_use]
     pub fn new(socket: &Path) -> Self {
         Self { socket: socket.to_owned(), node: None }
     }
 
-    /// The same, of this host's agent alone: that of another one refuses the question.
+    /// Restricts the client to the agent of one host; the agent of another host rejects its requests.
     #[must_use]
     pub fn of_node(self, node: Option<&str>) -> Self {
         Self { node: node.map(escape), ..self }
     }
 
-    /// Asks for `path`.
+    /// Sends a GET request for `path`.
     ///
     /// # Errors
-    /// When the agent cannot be reached or answers with an error.
+    /// If the agent cannot be reached or answers with an error.
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
         self.call(Method::GET, path, Bytes::new(), TIMEOUT).await
     }
 
-    /// The same with a limit of one's own for the whole call.
+    /// Like [`get`](Self::get), with `limit` as the limit of the whole call.
     ///
     /// # Errors
-    /// When the agent cannot be reached or answers with an error.
+    /// If the agent cannot be reached or answers with an error.
     pub async fn get_within<T: DeserializeOwned>(
         &self,
         path: &str,
@@ -102,7 +102,7 @@ impl Client {
     /// Sends `body` as JSON to `path`.
     ///
     /// # Errors
-    /// When the agent cannot be reached or answers with an error.
+    /// If the agent cannot be reached or answers with an error.
     pub async fn post<B: Serialize, T: DeserializeOwned>(
         &self,
         path: &str,
@@ -111,10 +111,11 @@ impl Client {
         self.post_and_wait(path, body, Duration::ZERO).await
     }
 
-    /// The same, for what takes the agent so long on purpose.
+    /// Like [`post`](Self::post), with a limit that is longer by `takes`, the time that the agent needs on
+    /// purpose.
     ///
     /// # Errors
-    /// When the agent cannot be reached or answers with an error.
+    /// If the agent cannot be reached or answers with an error.
     pub async fn post_and_wait<B: Serialize, T: DeserializeOwned>(
         &self,
         path: &str,
@@ -124,10 +125,10 @@ impl Client {
         self.post_within(path, body, TIMEOUT + takes).await
     }
 
-    /// The same with a limit of one's own for the whole call.
+    /// Like [`post`](Self::post), with `limit` as the limit of the whole call.
     ///
     /// # Errors
-    /// When the agent cannot be reached or answers with an error.
+    /// If the agent cannot be reached or answers with an error.
     pub async fn post_within<B: Serialize, T: DeserializeOwned>(
         &self,
         path: &str,
@@ -170,10 +171,11 @@ impl Client {
         Err(refused(status, &bytes))
     }
 
-    /// Asks for `path` and gives the answer while it comes: the value of this header, and the body.
+    /// Sends a GET request for `path` and returns the value of the header `header` and the body, which is
+    /// read as it arrives.
     ///
     /// # Errors
-    /// When the agent cannot be reached or answers with an error.
+    /// If the agent cannot be reached or answers with an error.
     pub async fn stream(&self, path: &str, header: &str) -> Result<(Option<String>, Incoming), ClientError> {
         let (response, driver) = self.request(Method::GET, path, Bytes::new()).await?;
         if !response.status().is_success() {
@@ -255,7 +257,7 @@ impl Client {
     }
 }
 
-/// An answer that is an error.
+/// Converts an answer with an error status into a [`ClientError`].
 fn refused(status: StatusCode, bytes: &[u8]) -> ClientError {
     let error = serde_json::from_slice::<ApiError>(bytes).unwrap_or_else(|_| ApiError {
         code: "unknown".to_owned(),
@@ -270,7 +272,7 @@ fn refused(status: StatusCode, bytes: &[u8]) -> ClientError {
     ClientError::new(kind, &error.code, error.text)
 }
 
-/// Escapes a text for a query or path of the API.
+/// Percent-encodes a text for a query or path of the API.
 #[must_use]
 pub fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());

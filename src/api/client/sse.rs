@@ -1,17 +1,17 @@
-//! Server-sent events as they are read (WHATWG HTML 9.2): from octets to events. Pure.
+//! Parser of server-sent events (WHATWG HTML 9.2). It does no I/O.
 
 /// One event.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SseEvent {
-    /// The last `id`, if there was one.
+    /// Last `id` field, if any.
     pub id: Option<String>,
-    /// The type; empty: an ordinary one.
+    /// Value of `event`; empty for the default type.
     pub event: String,
-    /// The lines of `data`, joined.
+    /// Lines of `data`, joined.
     pub data: String,
 }
 
-/// Reads a stream in pieces.
+/// Parses a stream that arrives in pieces of any size.
 #[derive(Debug, Default)]
 pub struct SseReader {
     rest: Vec<u8>,
@@ -20,7 +20,7 @@ pub struct SseReader {
 }
 
 impl SseReader {
-    /// Takes the next octets; gives the events that they complete.
+    /// Appends octets and returns the events that they complete.
     pub fn push(&mut self, octets: &[u8]) -> Vec<SseEvent> {
         self.rest.extend_from_slice(octets);
         let mut found = Vec::new();
@@ -52,7 +52,7 @@ impl SseReader {
                 self.now.data.push_str(value);
                 self.begun = true;
             }
-            // Comments are heartbeats.
+            // Lines that begin with a colon are comments, which servers send as heartbeats.
             _ => {}
         }
     }

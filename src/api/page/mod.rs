@@ -1,8 +1,8 @@
-//! The page: one file of HTML, style and script, embedded, that asks the API as the command line does.
+//! The web page: one embedded file of HTML, style and script, which uses the same API as the command line.
 //!
-//! What it does: serves that file with a policy under which a browser runs exactly this script and this style and
-//! connects to nobody else. What it does not: know anything; all that the page shows it reads from `v1/...` beside itself,
-//! or, as a file of `tortie diags`, from the answers that stand in it.
+//! The agent serves the file with a Content-Security-Policy under which a browser runs exactly this script
+//! and this style and connects to no other server. The file itself has no data: the page reads all of it from
+//! `v1/...` of the same server, or, in an archive of `tortie diags`, from answers embedded in the file.
 
 use std::sync::LazyLock;
 
@@ -12,10 +12,10 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use sha2::{Digest as _, Sha256};
 
-/// The page.
+/// Source of the page.
 pub const PAGE: &str = include_str!("index.html");
 
-/// What a browser may do with the page, and whom it may ask.
+/// Content-Security-Policy of the page; `asks` lists the servers that it may connect to.
 fn policy(asks: &str) -> String {
     let source = |tag| element(tag).map_or_else(|| "'none'".to_owned(), source_of);
     format!(
@@ -26,18 +26,19 @@ fn policy(asks: &str) -> String {
     )
 }
 
-/// The policy of the page that an agent serves.
+/// Content-Security-Policy of the page that an agent serves.
 static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
-    // Hashes and words are ASCII; were they not, nothing at all would be allowed.
+    // Hashes and keywords are ASCII, so this cannot fail; if it did, the browser would allow nothing.
     HeaderValue::try_from(policy("'self'") + "; frame-ancestors 'none'")
         .unwrap_or(HeaderValue::from_static("default-src 'none'"))
 });
 
-/// The page as a file with answers in it, by what is asked behind `v1/`: for a browser that reaches no agent. It asks nobody.
+/// Returns the page with embedded answers, keyed by their path after `v1/`, for a browser without access to
+/// an agent. Such a page makes no requests.
 #[must_use]
 pub fn with_answers(answers: &serde_json::Map<String, serde_json::Value>) -> String {
     const HEAD: &str = "<meta charset=\"utf-8\">";
-    // A script's text ends at its end tag, whatever it is inside of: JSON can say all of it without `<`.
+    // `</script>` ends a script element even inside a JSON string; JSON can express every text without `<`.
     let answers = serde_json::Value::from(answers.clone()).to_string().replace('<', "\\u003c");
     let more = format!(
         "{HEAD}\n<meta http-equiv=\"Content-Security-Policy\" content=\"{}\">\n<script type=\"application/json\" \
@@ -47,19 +48,19 @@ pub fn with_answers(answers: &serde_json::Map<String, serde_json::Value>) -> Str
     PAGE.replacen(HEAD, &more, 1)
 }
 
-/// `'sha256-...'` of a text (CSP Level 3, 2.3.1).
+/// Returns the source expression `'sha256-...'` of a text (CSP Level 3, 2.3.1).
 fn source_of(text: &str) -> String {
     format!("'sha256-{}'", BASE64_STANDARD.encode(Sha256::digest(text)))
 }
 
-/// The text of the one element of this name.
+/// Returns the content of the only element with this tag.
 fn element(tag: &str) -> Option<&'static str> {
     let (_, rest) = PAGE.split_once(&format!("<{tag}"))?;
     let (_, rest) = rest.split_once('>')?;
     Some(rest.split_once(&format!("</{tag}>"))?.0)
 }
 
-/// The answer that is the page.
+/// Returns the HTTP response with the page.
 #[must_use]
 pub fn page() -> Response {
     let headers = [
@@ -79,7 +80,7 @@ pub fn page() -> Response {
 mod tests {
     use super::*;
 
-    /// What would let text of the store become code, or the page ask elsewhere.
+    /// Functions that would turn text from the store into code, or send requests to another server.
     const FORBIDDEN: &[&str] = &[
         "innerHTML",
         "outerHTML",
