@@ -1,8 +1,9 @@
-//! A client of BIRD's control socket (BIRD 1.6 and 2; "Remote control" in its manual): asks, in a session that it has made
-//! read-only first, and reads the answers by their codes.
+//! Client of BIRD's control socket (BIRD 1.6 and 2; "Remote control" in its manual). It makes its session
+//! read-only first, then sends `show` commands and parses the replies by their codes.
 //!
-//! An answer is lines `CCCC-text` and last `CCCC text`; a line that begins with a blank goes on with the code before it.
-//! Codes from 8000 on are refusals, 0000 and 0013 to 0017 end an answer without data.
+//! A reply consists of lines `CCCC-text` and a last line `CCCC text`; a line that begins with a blank
+//! continues the code before it. Codes from 8000 on are errors; 0000 and 0013 to 0017 end a reply without
+//! data.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::Ipv4Addr;
@@ -14,42 +15,42 @@ use tortie_net::Cidr;
 
 use crate::foreign::types::{Bird, BirdProtocol, BirdRoute};
 
-/// Where BIRD's sockets are: in Calico's image, and as Debian packages it.
+/// Default paths of BIRD's sockets: in Calico's image, and in Debian's package.
 pub const SOCKETS: [&str; 4] =
     ["/var/run/calico/bird.ctl", "/var/run/calico/bird6.ctl", "/run/bird/bird.ctl", "/run/bird/bird6.ctl"];
 
-/// The longest wait for any one answer to go on.
+/// Maximum wait for the next octets of a reply.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// The longest time for one BIRD: a full table is told in a few seconds.
+/// Maximum time for all replies of one BIRD; it sends a full table in a few seconds.
 const LIMIT: Duration = Duration::from_secs(60);
-/// Longer lines are no answer of BIRD: an AS path of 2,000 numbers has 20,000 letters.
+/// Maximum line length in octets; an AS path of 2,000 numbers takes 20,000.
 const LONGEST: u64 = 1 << 20;
 
-/// Why BIRD was not read.
+/// An error while reading BIRD's state.
 #[derive(Debug, thiserror::Error)]
 pub enum BirdError {
-    /// The socket cannot be used.
+    /// The socket cannot be opened or read.
     #[error("{0}")]
     Io(#[from] std::io::Error),
-    /// It refuses (codes 8000 and 9000 on).
+    /// BIRD rejected a command (codes 8000 and 9000 on).
     #[error("BIRD answers `{0}`")]
     Refused(String),
-    /// It is no BIRD that speaks there.
+    /// The process at the socket does not speak BIRD's protocol.
     #[error("not an answer of BIRD: `{0}`")]
     Malformed(String),
-    /// It took too long.
+    /// The reply was not complete in time.
     #[error("the answer was not complete after {} s", LIMIT.as_secs())]
     Timeout,
 }
 
-/// The sockets that are given; none: where Calico and Debian have them.
+/// Returns the given sockets, or the default paths of Calico and Debian if none is given.
 #[must_use]
 pub fn sockets(given: &[PathBuf]) -> Vec<PathBuf> {
     if given.is_empty() { SOCKETS.iter().map(PathBuf::from).collect() } else { given.to_vec() }
 }
 
-/// Asks the BIRD behind each socket, by [`query`] or [`read_state`]. Gives what they say, and why others do not answer; where no
-/// socket is, there is nothing to say.
+/// Reads the state of the BIRD behind each socket with `query`, which is [`query`] or [`read_state`]. Returns
+/// the states and the errors; a path without a socket is neither.
 pub fn query_each(
     sockets: &[PathBuf],
     query: fn(&Path) -> Result<Bird, BirdError>,
@@ -65,10 +66,10 @@ pub fn query_each(
     (birds, silent)
 }
 
-/// Asks the BIRD behind a socket what it has. Blocks for at most a minute.
+/// Reads protocols and all routes of the BIRD behind a socket. Blocks for at most a minute.
 ///
 /// # Errors
-/// When there is no BIRD, or it does not answer.
+/// If no BIRD listens there, or it does not answer.
 pub fn query(socket: &Path) -> Result<Bird, BirdError> {
     let (mut session, mut bird) = begin(socket)?;
     let mut reader = Routes::default();
@@ -77,7 +78,7 @@ pub fn query(socket: &Path) -> Result<Bird, BirdError> {
     Ok(bird)
 }
 
-/// The same without its routes, which may be many.
+/// Like [`query`], without the routes, which may be many.
 ///
 /// # Errors
 /// As [`query`].
@@ -111,7 +112,7 @@ impl Session {
         self.answer(each)
     }
 
-    /// Reads one answer, line by line.
+    /// Reads one reply and passes each line with its code to `each`.
     fn answer(&mut self, mut each: impl FnMut(u16, &str)) -> Result<(), BirdError> {
         let (mut code, mut line) = (0, Vec::new());
         loop {
@@ -136,7 +137,7 @@ impl Session {
                     each(now, text);
                     return Ok(());
                 }
-                // Messages of the log, which come between.
+                // Asynchronous log messages may arrive between the lines of a reply.
                 Line::Aside => {}
                 Line::Malformed => return Err(BirdError::Malformed(text.chars().take(80).collect())),
             }
@@ -175,7 +176,7 @@ fn head(line: &str) -> Line<'_> {
     }
 }
 
-/// 1000: version; 1011: the rest of `show status`; 0024: a recovery.
+/// Parses `show status`: 1000 is the version, 1011 a further line, 0024 a graceful restart recovery.
 fn status(bird: &mut Bird, code: u16, text: &str) {
     if code == 1000 {
         text.trim_start_matches("BIRD").trim().clone_into(&mut bird.version);
@@ -186,17 +187,17 @@ fn status(bird: &mut Bird, code: u16, text: &str) {
     if code == 24 {
         let recovery = bird.recovery.get_or_insert_default();
         if let Some(timer) = text.trim().strip_prefix("Wait timer is ") {
-            // 234.602/240, of BIRD 1 without a fraction.
+            // BIRD 2 writes `234.602/240`; BIRD 1 omits the fraction.
             recovery.seconds = timer.split(['.', '/']).next().and_then(|seconds| seconds.parse().ok());
         }
     }
 }
 
-/// Reads `show protocols all`: 1002 is a row of the table; 1006 what more there is of that protocol.
+/// Parser of `show protocols all`: code 1002 is a row of the table, 1006 the details of that protocol.
 #[derive(Debug, Default)]
 struct Protocols {
     list: Vec<BirdProtocol>,
-    /// The lines are of what the neighbor can do, and not of what we can (BIRD 2).
+    /// True while the lines list the neighbor's capabilities and not the local ones (BIRD 2).
     of_neighbor: bool,
 }
 
@@ -208,7 +209,7 @@ impl Protocols {
                 let mut next = || words.next().unwrap_or_default().to_owned();
                 let (name, proto, _table, state, since) = (next(), next(), next(), next(), next());
                 let mut rest: Vec<&str> = words.collect();
-                // Older times have a date of their own before the time.
+                // An older time has its date in a column of its own.
                 if since.len() == 10 && since.contains('-') && rest.first().is_some_and(|w| w.contains(':')) {
                     rest.remove(0);
                 }
@@ -235,13 +236,13 @@ impl Protocols {
         let Some((name, value)) = text.split_once(':') else { return };
         let value = value.trim();
         match name {
-            // A link-local neighbor has its interface behind it.
+            // A link-local neighbor is followed by `%` and its interface.
             "Neighbor address" => {
                 last.neighbor = value.split('%').next().and_then(|addr| addr.parse().ok());
             }
             "Neighbor AS" => last.neighbor_as = value.parse().ok(),
             "Local AS" => last.local_as = value.parse().ok(),
-            // BIRD 1: `restart-aware` or `restart-able`.
+            // BIRD 1 writes `restart-aware` or `restart-able`.
             "Neighbor caps" => {
                 last.neighbor_keeps = Some(value.split(' ').any(|word| word.starts_with("restart-")));
             }
@@ -251,7 +252,7 @@ impl Protocols {
     }
 }
 
-/// Reads `show route all`: a head for each route, with lines below that begin with a tab.
+/// Parser of `show route all`: a header line for each route, followed by lines that begin with a tab.
 #[derive(Debug, Default)]
 struct Routes {
     list: Vec<BirdRoute>,
@@ -266,13 +267,13 @@ impl Routes {
         if let Some(detail) = text.strip_prefix('\t') {
             let next_hop = detail.trim().strip_prefix("BGP.next_hop:");
             if let (Some(value), Some(route)) = (next_hop, self.list.last_mut()) {
-                // With a link-local address beside it, the global one is first.
+                // If a link-local address follows, the global address is the first.
                 route.next_hop = value.split_whitespace().next().and_then(|addr| addr.parse().ok());
             }
             return;
         }
         let Some((words, rest)) = text.split_once('[') else { return };
-        // A further route to the same prefix leaves that column empty.
+        // Further routes for the same prefix leave the prefix column empty.
         if let Some(prefix) = words.split_whitespace().next().and_then(|word| word.parse::<Cidr>().ok()) {
             self.prefix = Some(prefix);
         } else if !words.starts_with(' ') {
@@ -295,7 +296,8 @@ mod tests {
     use super::*;
     use crate::foreign::BirdRecovery;
 
-    /// As BIRD 2.0.12 answers on its socket, and as BIRD 1.6 writes the same (doc/reply_codes, nest/rt-table.c).
+    /// Output of BIRD 2.0.12 on its socket, and the same routes as BIRD 1.6 writes them (doc/reply_codes,
+    /// nest/rt-table.c).
     const TWO: &str = "1007-Table master4:\n 0.0.0.0/0            unicast [kernel1 09:18:10.062] * (10)\n \tvia 172.30.0.2 on e1\n1008-\tType: inherit univ\n1012-\tKernel.source: 3\n \tKernel.metric: 0\n1007-10.244.1.0/26        blackhole [static1 09:18:10.061] * (200)\n1008-\tType: static univ\n1007-10.244.2.0/26        unicast [Mesh_172_30_0_2 09:18:11.343] * (100) [i]\n \tvia 172.30.0.2 on e1\n1008-\tType: BGP univ\n1012-\tBGP.origin: IGP\n \tBGP.as_path: \n \tBGP.next_hop: 172.30.0.2\n \tBGP.local_pref: 100\n1007-                     unreachable [Node_10_0_0_1 09:18:12 from 10.0.0.1] (100/-) [AS64601i]\n1008-\tType: BGP univ\n1012-\tBGP.next_hop: 10.0.0.9\n0000 \n";
     const ONE: &str = "1007-10.244.2.0/26      via 172.30.0.2 on eth0 [Mesh_172_30_0_2 2017-06-01] * (100/0) [i]\n1008-\tType: BGP unicast univ\n1012-\tBGP.origin: IGP\n \tBGP.next_hop: 172.30.0.2\n1007-10.244.1.0/26      blackhole [static1 2017-06-01] * (200)\n0000 \n";
 
@@ -358,7 +360,8 @@ mod tests {
         assert!(bird.has_routes_of(true) && !bird.has_routes_of(false));
     }
 
-    /// As BIRD 2.0.12 answers a short time after its start, and as Calico's BIRD 1.6 writes the same (proto/bgp/bgp.c, nest/proto.c).
+    /// Output of BIRD 2.0.12 shortly after its start, and the same as Calico's BIRD 1.6 writes it
+    /// (proto/bgp/bgp.c, nest/proto.c).
     #[test]
     fn restarts_that_are_under_way_are_read() {
         let read = |text: &str| {
@@ -411,7 +414,8 @@ mod tests {
             for answer in ["SSH-2.0-x\n", "0001 BIRD ready\n9001 syntax error\n", "0001 BIRD"] {
                 let (mut stream, _) = listener.accept().unwrap();
                 stream.write_all(answer.as_bytes()).unwrap();
-                // Its question is read, so that the answer is not lost with the connection.
+                // The command is read before closing: unread data would reset the connection and lose the
+                // reply.
                 stream.shutdown(std::net::Shutdown::Write).unwrap();
                 let _ = std::io::Read::read_to_end(&mut stream, &mut Vec::new());
             }

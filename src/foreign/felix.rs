@@ -1,8 +1,8 @@
-//! Felix's chains and sets as they stand in the kernel: read from `iptables-save` of both backends and from `ipset save`,
-//! and how Felix names them. What runs only lists.
+//! Reads Felix's chains and sets from `iptables-save` of both backends and from `ipset save`, and computes
+//! Felix's names for them. It only lists and changes nothing.
 //!
-//! The tools are asked, and not the kernel: what `iptables-nft` writes are matches of iptables inside of nftables, which
-//! only it can put into words. A tool that would make the kernel load its tables is not run.
+//! The tools are used instead of netlink, because `iptables-nft` writes iptables matches into nftables that
+//! only the tool itself can decode. A tool that would make the kernel load its tables is not run.
 
 use std::collections::BTreeSet;
 
@@ -14,18 +14,19 @@ use tortie_net::Cidr;
 use super::tools;
 use crate::foreign::types::{Backend, Felix, FelixRule, FelixSet, FelixTable, Unreadable};
 
-/// What names of chains of Felix begin with.
+/// Prefix of Felix's chain names.
 const CHAIN_PREFIX: &str = "cali-";
-/// And those of chains and sets of Calico 1.
+/// Prefix of the names of chains and sets of Calico 1.
 const OLD_PREFIX: &str = "felix-";
-/// The longest name of a chain of Felix (2.1 on), in letters.
+/// Maximum length of a chain name of Felix (2.1 on), in characters.
 const CHAIN_LENGTH: usize = 28;
-/// The longest name of a set (`IPSET_MAXNAMELEN`), in letters.
+/// Maximum length of a set name (`IPSET_MAXNAMELEN`), in characters.
 const SET_LENGTH: usize = 31;
-/// What names of sets begin with: those of Felix 2.2 on, and those of 2.0 and 2.1. All are of one length, as that of Calico 1.
+/// Prefixes of set names: Felix 2.2 on, then Felix 2.0 and 2.1. All have the length of the prefix of Calico
+/// 1.
 const SET_PREFIXES: [&str; 4] = ["cali40", "cali60", "cali4-", "cali6-"];
 
-/// Reads all of it. Blocks while the tools run.
+/// Reads all tables and sets. Blocks while the tools run.
 #[must_use]
 pub fn read() -> (Felix, Vec<Unreadable>) {
     let (mut felix, mut unreadable) = (Felix::default(), Vec::new());
@@ -51,24 +52,25 @@ pub fn read() -> (Felix, Vec<Unreadable>) {
     (felix, unreadable)
 }
 
-/// What a tool printed; one that is not there is to be installed.
+/// Returns the output of a tool, or an error that asks to install a missing one.
 fn output_of(tool: &str, said: Result<Option<String>, String>) -> Result<String, String> {
     said?.ok_or_else(|| format!("{tool} is not installed here: install it on this host"))
 }
 
-/// Whether a chain is Felix's, by its name, of whatever time.
+/// True if the name is that of a chain of any version of Felix.
 #[must_use]
 pub fn is_chain(name: &str) -> bool {
     name.starts_with(CHAIN_PREFIX) || is_old(name)
 }
 
-/// Whether a chain or a set is of Calico 1, by its name.
+/// True if the name is that of a chain or set of Calico 1.
 #[must_use]
 pub fn is_old(name: &str) -> bool {
     name.starts_with(OLD_PREFIX)
 }
 
-/// The chains of Felix in a listing of `iptables-save`, by table; those of Calico 1 apart from the others.
+/// Parses the output of `iptables-save` and returns Felix's chains per table; those of Calico 1 are a table
+/// of their own.
 #[must_use]
 pub fn tables(backend: Backend, v4: bool, listing: &str) -> Vec<FelixTable> {
     let mut all: Vec<FelixTable> = Vec::new();
@@ -116,7 +118,7 @@ pub fn tables(backend: Backend, v4: bool, listing: &str) -> Vec<FelixTable> {
     all
 }
 
-/// Words of a line, with quotes as iptables-save writes them.
+/// Splits a line into words, with the quoting of iptables-save.
 fn split(line: &str) -> Vec<String> {
     let (mut words, mut word, mut begun, mut quoted) = (Vec::new(), String::new(), false, false);
     let mut flags = line.chars();
@@ -141,7 +143,8 @@ fn split(line: &str) -> Vec<String> {
     words
 }
 
-/// The sets of Felix in what `ipset save` writes. Temporary ones, which it fills before a swap, are left out.
+/// Parses the output of `ipset save` and returns Felix's sets, without the temporary sets that it fills
+/// before a swap.
 #[must_use]
 pub fn sets(listing: &str) -> Vec<(String, FelixSet)> {
     let mut found: std::collections::BTreeMap<String, FelixSet> = Default::default();
@@ -175,7 +178,7 @@ fn member(text: &str) -> Option<Cidr> {
     if text.contains('/') { text.parse().ok() } else { text.parse().ok().map(Cidr::host) }
 }
 
-/// The name of a chain, from what it begins with and what it is of: cut to length by a hash where it would be too long
+/// Returns the chain name for a prefix and a subject. A name that is too long ends in a hash instead
 /// (`GetLengthLimitedID` of Felix).
 #[must_use]
 pub fn chain_name(prefix: &str, of: &str) -> String {
@@ -188,15 +191,15 @@ pub fn chain_name(prefix: &str, of: &str) -> String {
     format!("{prefix}{of}")
 }
 
-/// What the name of a selector's set is after its first six letters, which tell the family and the generation; by the
-/// selector's canonical text (`MakeUniqueID` of libcalico-go).
+/// Returns the set name of a selector after its first six letters, which encode family and generation; the
+/// input is the selector's canonical text (`MakeUniqueID` of libcalico-go).
 #[must_use]
 pub fn set_id(selector: &str) -> String {
     let hash = BASE64_URL_SAFE_NO_PAD.encode(Sha224::digest(format!("s:{selector}")));
     cut(&format!("s:{hash}"))
 }
 
-/// A set's name after its first six letters.
+/// Returns a set name without its first six letters.
 #[must_use]
 pub fn id_of_set(name: &str) -> &str {
     name.get(6..).unwrap_or_default()
@@ -210,7 +213,7 @@ fn cut(id: &str) -> String {
 mod tests {
     use super::*;
 
-    /// As Felix 2.6 leaves it, shortened.
+    /// Output on a host with Felix 2.6, shortened.
     const FILTER: &str = r#"# Generated by iptables-save v1.8.9
 *filter
 :INPUT ACCEPT [0:0]
@@ -249,7 +252,7 @@ COMMIT
         assert!(table.chains["cali-tw-cali1"].is_empty());
     }
 
-    /// As Felix 1.4 leaves it, shortened: chains and sets of other names, in the same tables.
+    /// Output on a host with Felix 1.4, shortened: chains and sets with other names in the same tables.
     #[test]
     fn chains_and_sets_of_calico_1_are_found_and_kept_apart() {
         let listing = "*filter\n:INPUT ACCEPT [0:0]\n:felix-INPUT - [0:0]\n:felix-FROM-ENDPOINT - [0:0]\n:felix-from-1234 - [0:0]\n:cali-INPUT - [0:0]\n-A INPUT -j felix-INPUT\n-A INPUT -j cali-INPUT\n-A felix-FROM-ENDPOINT -i tap1234 -g felix-from-1234\nCOMMIT\n";
@@ -284,11 +287,11 @@ COMMIT
         assert_eq!(chain_name("cali-tw-", "cali1234567890a"), "cali-tw-cali1234567890a");
         assert_eq!(chain_name("cali-pi-", "default.allow-web"), "cali-pi-default.allow-web");
         assert_eq!(chain_name("cali-pri-", "kns.kube-system"), "cali-pri-kns.kube-system");
-        // These stand in many listings of Kubernetes clusters.
+        // These names appear in many listings of Kubernetes clusters.
         assert_eq!(chain_name("cali-pri-", "kns.default-but-longer-than-that").len(), 28);
         assert_eq!(chain_name("cali-pri-", "ksa.kube-system.coredns"), "cali-pri-_u2Tn2rSoAPffvE7JO6");
         assert_eq!(chain_name("cali-pri-", "ksa.default.default"), "cali-pri-ksa.default.default");
-        // In a listing of Felix 2.1 (projectcalico/felix issue 1421): the set of the tag `subnet1`.
+        // From a listing of Felix 2.1 (projectcalico/felix issue 1421): the set of the tag `subnet1`.
         assert_eq!(set_id("has(subnet1)"), id_of_set("cali6-s:mHDOqpY19uvpC-3qX-0xeq2"));
     }
 }

@@ -1,4 +1,4 @@
-//! What this host should have, as Tortie would write it: computed from the store by the functions that the agent uses.
+//! The intent for this host, computed from the store by the functions that the agent uses.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -14,25 +14,26 @@ use tortie_engine::policy::{Engine, Globals, Ruleset};
 use tortie_engine::routing::{self, NodeOptions, PeerKind, RoutingIntent};
 use tortie_store::{Snapshot, Store, StoreError};
 
-/// Who has which block: the affinities of all hosts.
+/// Affinities of all hosts: the claims of hosts on blocks.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Affinities {
-    /// Confirmed ones, or those of the time before states.
+    /// Confirmed affinities, including values written before affinities had states.
     pub confirmed: BTreeSet<(String, Cidr)>,
-    /// Pending ones, and those that are being given up.
+    /// Affinities in the states pending and pendingDeletion.
     pub unsettled: BTreeSet<(String, Cidr)>,
 }
 
 impl Affinities {
-    /// What an agent does not watch: 5,000 of them must not read each other's claims all the time. Asked rarely.
+    /// Reads the affinities from the store. The agent does not watch them, because each of 5,000 hosts would
+    /// receive the claims of all others; this is called rarely.
     ///
     /// # Errors
-    /// Those of the store.
+    /// Errors of the store.
     pub async fn read(store: &dyn Store) -> Result<Self, StoreError> {
         Ok(Self::of(&store.list(&[prefix::AFFINITIES.to_owned()]).await?))
     }
 
-    /// Those of a listing; what cannot be read is nobody's.
+    /// Parses the affinities in a snapshot; values that cannot be parsed are ignored.
     #[must_use]
     pub fn of(snapshot: &Snapshot) -> Self {
         let mut all = Self::default();
@@ -51,35 +52,37 @@ impl Affinities {
 /// A prefix that another host announces.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Remote {
-    /// The host.
+    /// Name of the host.
     pub host: Arc<str>,
-    /// Its address of the prefix's family, the BGP next hop of the mesh; `None`: the host takes no part in this family.
+    /// Address of the host in the prefix's family, which is the BGP next hop in the mesh; `None` if the host
+    /// takes no part in this family.
     pub next_hop: Option<IpAddr>,
-    /// A session of the mesh leads there; else the next hop is what a reflector or a router says.
+    /// True if a mesh session with the host exists; otherwise a route reflector or router decides the next
+    /// hop.
     pub direct: bool,
-    /// A workload's address outside of its host's blocks.
+    /// True for an address of a workload outside of its host's blocks.
     pub borrowed: bool,
 }
 
-/// Everything that this host should have.
+/// The intent for this host, with the data that the comparison needs.
 #[derive(Debug, Clone)]
 pub struct HostIntent {
-    /// Blackholes, sessions, tunnel, and what decisions about routes read.
+    /// Intent for blackholes, sessions and the tunnel, with the input of routing decisions.
     pub intent: Arc<RoutingIntent>,
-    /// What other hosts announce, from the store; `None`: their affinities were not read.
+    /// Prefixes that other hosts announce, from the store; `None` if the affinities were not read.
     pub remote: Option<BTreeMap<Cidr, Remote>>,
-    /// Own blocks whose affinity is not confirmed, or whose value does not name this host.
+    /// Own blocks whose affinity is not confirmed, or whose value names another owner.
     pub unsettled: BTreeSet<Cidr>,
     /// Endpoints, chains and sets.
     pub ruleset: Ruleset,
-    /// The frame that they stand in.
+    /// Settings that apply to all endpoints.
     pub globals: Arc<Globals>,
-    /// Endpoints and rules are Tortie's to judge: not with `--policy off`.
+    /// True if Tortie manages endpoints and rules; false with `--policy off`.
     pub rules: bool,
 }
 
 impl HostIntent {
-    /// Puts together what the agent has at hand; `affinities` are those of all hosts, where they were read.
+    /// Combines the agent's data; `affinities` are those of all hosts, if they were read.
     #[must_use]
     pub fn of(
         model: &Model,
@@ -95,7 +98,7 @@ impl HostIntent {
         Self { intent, remote, unsettled, ruleset, globals, rules: true }
     }
 
-    /// From a snapshot of the whole store, without an agent.
+    /// Computes the intent from a snapshot of the whole store, without an agent.
     #[must_use]
     pub fn offline(node: &str, snapshot: &Snapshot, options: &NodeOptions) -> Self {
         let mut model = Model::new(node);
@@ -109,7 +112,7 @@ impl HostIntent {
     }
 }
 
-/// The blocks of other hosts, and the addresses of their workloads that lie outside of them.
+/// Returns the blocks of other hosts, and the addresses of their workloads outside of these blocks.
 fn remote(model: &Model, intent: &RoutingIntent, affinities: &Affinities) -> BTreeMap<Cidr, Remote> {
     let meshed: BTreeSet<(&str, bool)> = intent
         .peers
@@ -158,7 +161,7 @@ fn remote(model: &Model, intent: &RoutingIntent, affinities: &Affinities) -> BTr
     found
 }
 
-/// What leads to a workload: its networks, and the outside addresses of 1:1 NAT.
+/// Returns the prefixes that lead to a workload: its networks, and the external addresses of 1:1 NAT.
 fn prefixes_of(workload: &resource::WorkloadEndpoint) -> impl Iterator<Item = Cidr> {
     let outside = workload.nats().map(|(_, outside)| Cidr::host(outside));
     workload.nets().copied().chain(outside)

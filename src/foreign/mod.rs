@@ -1,18 +1,19 @@
-//! Beside others: what BIRD and Felix left on this host, and how it compares with what Tortie would write.
+//! Reads the state that BIRD and Felix left on this host, and compares it with Tortie's intent.
 //!
-//! What it does: reads (never writes) BIRD's control socket, the kernel's main table, Felix's chains and sets; computes
-//! from the store what should be there, by the functions of the agent; judges one against the other, item by item. What it
-//! does not: it takes nothing over (`tortie migrate` does), keeps no state and has no clock.
+//! It reads BIRD's control socket, the kernel's main table, and Felix's chains and sets; it computes the
+//! intent from the store with the functions of the agent; and it compares both item by item. It writes
+//! nothing, takes nothing over (`tortie migrate` does), keeps no state and uses no clock.
 //!
 //! ```text
-//!   BIRD's socket --bird.rs--+
-//!   main table --kernel::NetworkSnapshot+--> Found --+
-//!   iptables, ipset --tools.rs, felix.rs--+
-//!                                         +--judge--> Judgement: equal | different | missing | extra | not judged
-//!   Model, affinities --wanted.rs--> Wanted
+//!   BIRD's socket --bird.rs----------------+
+//!   main table --kernel::NetworkSnapshot---+--> ForeignState --+
+//!   iptables, ipset --tools.rs, felix.rs---+                   |
+//!                                               compare/ ------+--> Comparison: equal | different |
+//!                                                              |    missing | extra | not compared
+//!   Model, affinities --intent.rs--> HostIntent ---------------+
 //! ```
 //!
-//! Reading blocks and may take a while: it belongs on a thread of its own.
+//! Reading blocks for up to minutes, so it runs on a thread of its own.
 
 pub mod bird;
 mod compare;
@@ -27,17 +28,18 @@ pub use compare::{CompareResult, ComparedItem, Comparison, Plane, PlaneCounts, c
 pub use intent::{Affinities, HostIntent, Remote};
 pub use types::*;
 
-/// Looks at everything; `sockets` are BIRD's, `ours` the route protocols that would be ours (BIRD's among them). Blocks.
+/// Reads all foreign state; `sockets` are BIRD's, `ours` the route protocol numbers that are or would become
+/// Tortie's, including BIRD's. Blocks.
 ///
 /// # Errors
-/// When the kernel cannot be read at all; what else cannot be read is said in [`ForeignState::unreadable`].
+/// If the kernel's main table cannot be read; [`ForeignState::unreadable`] lists all other failures.
 pub fn look(sockets: &[PathBuf], ours: &[u8]) -> std::io::Result<ForeignState> {
     let look = NetworkSnapshot::read(ours)?;
     let (felix, mut unreadable) = felix::read();
     let (asked, mut silent) = bird::query_each(sockets, bird::query);
     let mut birds: Vec<Bird> = Vec::new();
     for bird in asked {
-        // Two paths may lead to one socket.
+        // Two paths may lead to the same socket.
         if birds.iter().all(|known| known.protocols != bird.protocols) {
             birds.push(bird);
         }

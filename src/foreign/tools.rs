@@ -1,8 +1,8 @@
-//! The tools of this host that read and write packet rules and address sets: `iptables-save`, `iptables-restore` of both
-//! generations and `ipset`. Who observes and who migrates ask the same ones, in the same way.
+//! Runs the host's tools that read and write packet filter rules and address sets: `iptables-save` and
+//! `iptables-restore` of both backends, and `ipset`. Observe mode and `tortie migrate` share it.
 //!
-//! What it does: finds the tool of a generation by either of its names, runs it to its end, gives what it printed. What it
-//! does not: read that. A tool that would make the kernel load its tables is not run to list them.
+//! It finds the tool of a backend by either of its names, runs it and returns its output, but does not parse
+//! that. A tool that would make the kernel load its tables is not run to list them.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -11,22 +11,24 @@ use std::time::{Duration, Instant};
 
 use crate::foreign::types::Backend;
 
-/// A listing takes at most this long; ten thousand rules take a second.
+/// Maximum duration of a listing; ten thousand rules take a second.
 const LIMIT: Duration = Duration::from_secs(30);
-/// More than this of a listing is no listing, in octets.
+/// Maximum size of a listing in octets.
 const LONGEST: u64 = 256 << 20;
 
-/// The names of the tables that the kernel has of `iptables-legacy`. Its tools would load them where there are none.
+/// Returns the names of the `iptables-legacy` tables that the kernel has loaded. Running the tool without
+/// that check would load them.
 #[must_use]
 pub fn legacy_tables(v4: bool) -> Vec<String> {
     let names = if v4 { "/proc/net/ip_tables_names" } else { "/proc/net/ip6_tables_names" };
     fs::read_to_string(names).unwrap_or_default().split_whitespace().map(str::to_owned).collect()
 }
 
-/// The rules of one generation and family as `iptables-save` prints them; `None`: there is no tool for them.
+/// Returns the rules of one backend and family as `iptables-save` prints them; `None` if the tool is not
+/// installed.
 ///
 /// # Errors
-/// When the tool fails, with what it said.
+/// If the tool fails, with its error text.
 pub fn saved_rules(backend: Backend, v4: bool) -> Result<Option<String>, String> {
     if backend == Backend::Legacy && legacy_tables(v4).is_empty() {
         return Ok(Some(String::new()));
@@ -34,7 +36,7 @@ pub fn saved_rules(backend: Backend, v4: bool) -> Result<Option<String>, String>
     of(backend, v4, "save", &[], None)
 }
 
-/// The sets of everybody as `ipset save` prints them; `None`: there is no tool for them.
+/// Returns all sets as `ipset save` prints them; `None` if the tool is not installed.
 ///
 /// # Errors
 /// As [`saved_rules`].
@@ -45,7 +47,7 @@ pub fn saved_sets() -> Result<Option<String>, String> {
     run("ipset", &["save"], None)
 }
 
-/// Runs the tool `save` or `restore` of a generation and family; `None`: there is none.
+/// Runs the tool `save` or `restore` of a backend and family; `None` if it is not installed.
 ///
 /// # Errors
 /// As [`saved_rules`].
@@ -59,7 +61,7 @@ pub fn of(
     if let Some(output) = run(&format!("{}-{verb}", backend.tool(v4)), words, input)? {
         return Ok(Some(output));
     }
-    // Hosts with one generation only have no other name for it.
+    // Hosts with only one backend often have the tool under the plain name.
     let plain = if v4 { "iptables" } else { "ip6tables" };
     let Some(version) = run(plain, &["--version"], None)? else { return Ok(None) };
     if version.contains("nf_tables") != (backend == Backend::Nft) {
@@ -68,11 +70,11 @@ pub fn of(
     run(&format!("{plain}-{verb}"), words, input)
 }
 
-/// Runs a program to its end; `None`: it is not there. One that only prints has half a minute; one that is given something to
-/// write is waited for, since cut off it would leave half of that.
+/// Runs a program to its end; `None` if it is not installed. A program that only prints is limited to 30
+/// seconds. A program with input has no limit, because it might be killed after writing only half of it.
 ///
 /// # Errors
-/// When it cannot be run or fails, with what it said.
+/// If it cannot be run or fails, with its error text.
 pub fn run(program: &str, words: &[&str], input: Option<&str>) -> Result<Option<String>, String> {
     let begin = Instant::now();
     let child = Command::new(program)
@@ -96,7 +98,7 @@ pub fn run(program: &str, words: &[&str], input: Option<&str>) -> Result<Option<
     });
     let text = match input {
         Some(input) => {
-            // One that ends early says why on its standard error.
+            // A write error is ignored: a program that exits early reports the reason on its standard error.
             let _ = child.stdin.take().map(|mut stdin| stdin.write_all(input.as_bytes()));
             output.recv().map_err(|_| format!("{program}: its output was lost"))
         }
@@ -129,7 +131,7 @@ mod tests {
         let said = run("ls", &["--no-such-option"], None).unwrap_err();
         assert!(said.starts_with("ls --no-such-option failed after") && said.contains("option"), "{said}");
         assert_eq!(run("echo", &["x"], None), Ok(Some("x\n".to_owned())));
-        // More than a pipe holds goes in while as much comes out.
+        // Input and output are both larger than a pipe's buffer.
         let long = "a line of rules\n".repeat(20_000);
         assert_eq!(run("cat", &[], Some(&long)), Ok(Some(long)));
     }

@@ -1,4 +1,4 @@
-//! What BIRD and Felix left on this host: the types of findings.
+//! Types of the state that BIRD and Felix left on this host.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -8,42 +8,40 @@ use tortie_net::Cidr;
 
 pub use tortie_kernel::{MainHop, MainRoute, NetworkSnapshot, RouteKind};
 
-/// BIRD's number for routes that it writes (`RTPROT_BIRD`, linux/rtnetlink.h).
+/// BIRD's routing protocol number (`RTPROT_BIRD`, linux/rtnetlink.h).
 pub const BIRD: u8 = 12;
 
-/// Something that was not looked at, and why: nothing of it counts as equal.
+/// An object that could not be read; nothing of it counts as equal.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Unreadable {
-    /// What.
+    /// Name of the object.
     pub what: String,
-    /// Why, with what would help.
+    /// Reason, with a remedy.
     pub why: String,
 }
 
-/// Everything that one look found.
+/// State of other programs on this host, from one pass.
 #[derive(Debug, Default)]
 pub struct ForeignState {
-    /// The main table of the kernel with links and addresses.
+    /// The kernel's main table with links and addresses.
     pub look: NetworkSnapshot,
-    /// Packet rules and address sets.
+    /// Packet filter rules and address sets of Felix.
     pub felix: Felix,
-    /// What BIRD says of itself, of each of its sockets that answered: one for both families (BIRD 2), or one each.
+    /// State of each BIRD that answered on a socket: one for both families (BIRD 2), or one per family.
     pub birds: Vec<Bird>,
-    /// What could not be looked at.
+    /// Objects that could not be read.
     pub unreadable: Vec<Unreadable>,
 }
 
 impl ForeignState {
-    /// Whether some BIRD tells of routes of this family.
+    /// True if some BIRD reports routes of this family.
     #[must_use]
     pub fn bird_has_routes_of(&self, v4: bool) -> bool {
         self.birds.iter().any(|bird| bird.has_routes_of(v4))
     }
 }
 
-// Felix.
-
-/// The two generations of packet rules in the kernel; Felix writes one of them, and both act on packets.
+/// The two iptables backends of the kernel. Felix writes one of them, but both filter packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Backend {
@@ -54,10 +52,10 @@ pub enum Backend {
 }
 
 impl Backend {
-    /// Both.
+    /// Both backends.
     pub const ALL: [Self; 2] = [Self::Legacy, Self::Nft];
 
-    /// What its tools for a family are called, before `-save` and `-restore`.
+    /// Returns the name of the backend's tool for a family, without `-save` or `-restore`.
     #[must_use]
     pub fn tool(self, v4: bool) -> &'static str {
         match (self, v4) {
@@ -72,31 +70,32 @@ impl Backend {
 /// Chains and sets of Felix.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Felix {
-    /// The tables that have chains of Felix.
+    /// Tables that contain chains of Felix.
     pub tables: Vec<FelixTable>,
-    /// Its sets by name: `cali40...` (IPv4), `cali60...` (IPv6), of Calico 1 `felix-...`.
+    /// Sets by name: `cali40...` (IPv4), `cali60...` (IPv6), `felix-...` for Calico 1.
     pub sets: BTreeMap<String, FelixSet>,
-    /// Whether the rules of each backend and family could be read.
+    /// Backends and families (true for IPv4) whose rules were read.
     pub read: BTreeSet<(Backend, bool)>,
-    /// Whether sets could be read.
+    /// True if the sets were read.
     pub sets_read: bool,
 }
 
 impl Felix {
-    /// The table of this name (`filter`, `nat`, ...) of a family, with chains of Felix 2; of two backends the one with more.
+    /// Returns the table of this name (`filter`, `nat`, ...) and family with chains of Felix 2; if both
+    /// backends have one, the table with more chains.
     #[must_use]
     pub fn table(&self, v4: bool, name: &str) -> Option<&FelixTable> {
         let named = self.tables.iter().filter(|t| t.v4 == v4 && t.name == name && !t.old);
         named.max_by_key(|t| t.chains.len())
     }
 
-    /// Whether a table of this name of a family has chains of Calico 1.
+    /// True if a table of this name and family has chains of Calico 1.
     #[must_use]
     pub fn has_old(&self, v4: bool, name: &str) -> bool {
         self.tables.iter().any(|t| t.v4 == v4 && t.name == name && t.old)
     }
 
-    /// Nothing of Felix is here.
+    /// True if the host has no chains and no sets of Felix.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.tables.is_empty() && self.sets.is_empty()
@@ -106,48 +105,48 @@ impl Felix {
 /// The chains of Felix in one table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FelixTable {
-    /// Whose rules.
+    /// Backend that holds the table.
     pub backend: Backend,
-    /// IPv4, else IPv6.
+    /// True for IPv4, false for IPv6.
     pub v4: bool,
-    /// Of Calico 1, whose chains are found and not compared.
+    /// True for chains of Calico 1, which are found but not compared.
     pub old: bool,
-    /// `filter`, `nat`, `mangle`, `raw`.
+    /// Name of the table: `filter`, `nat`, `mangle` or `raw`.
     pub name: String,
-    /// Chains of Felix (`cali-...`, of Calico 1 `felix-...`) with their rules.
+    /// Chains of Felix (`cali-...`, or `felix-...` for Calico 1) with their rules.
     pub chains: BTreeMap<String, Vec<FelixRule>>,
-    /// Rules of other chains that lead into Felix's, with the chain that they stand in.
+    /// Rules of other chains that jump to Felix's, each with the name of its chain.
     pub hooks: Vec<(String, FelixRule)>,
 }
 
 /// One rule, as `iptables-save` writes it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FelixRule {
-    /// Its words after `-A CHAIN`, quotes taken off.
+    /// Words after `-A CHAIN`, unquoted.
     pub words: Vec<String>,
 }
 
 impl FelixRule {
-    /// The word after an option, unless it is negated.
+    /// Returns the word after an option, unless the option is negated.
     fn after(&self, option: &str) -> Option<&str> {
         let at = self.words.iter().position(|word| word == option)?;
         let negated = at.checked_sub(1).and_then(|before| self.words.get(before)).is_some_and(|w| w == "!");
         self.words.get(at + 1).filter(|_| !negated).map(String::as_str)
     }
 
-    /// What becomes of a packet that matches: a chain, `ACCEPT`, `DROP`, `MARK`, ...
+    /// Returns the target: a chain, `ACCEPT`, `DROP`, `MARK` and so on.
     #[must_use]
     pub fn target(&self) -> Option<&str> {
         self.after("-j").or_else(|| self.after("-g"))
     }
 
-    /// The interface that a packet came by (`-i`).
+    /// Returns the input interface (`-i`).
     #[must_use]
     pub fn comes_by(&self) -> Option<&str> {
         self.after("-i")
     }
 
-    /// The interface that a packet leaves by (`-o`).
+    /// Returns the output interface (`-o`).
     #[must_use]
     pub fn leaves_by(&self) -> Option<&str> {
         self.after("-o")
@@ -157,42 +156,42 @@ impl FelixRule {
 /// A set of Felix.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FelixSet {
-    /// `hash:ip`, `hash:net`, ...
+    /// Type of the set: `hash:ip`, `hash:net` and so on.
     pub kind: String,
-    /// IPv4, else IPv6.
+    /// True for IPv4, false for IPv6.
     pub v4: bool,
-    /// Its members that are addresses or networks.
+    /// Members that are addresses or networks.
     pub members: BTreeSet<Cidr>,
-    /// How many members are something else (with ports).
+    /// Number of other members, such as those with ports.
     pub others: usize,
 }
 
-// BIRD.
-
-/// What one BIRD says of itself.
+/// State of one BIRD.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Bird {
-    /// Its socket.
+    /// Path of its socket.
     pub socket: String,
-    /// Its version, as it says it.
+    /// Version as BIRD reports it.
     pub version: String,
-    /// Its router id.
+    /// Router id.
     pub router_id: Option<std::net::Ipv4Addr>,
-    /// It was started a short time ago and waits for its peers before it writes and tells routes (graceful restart).
+    /// Graceful restart recovery: BIRD started shortly before and waits for its peers before it installs and
+    /// announces routes.
     pub recovery: Option<BirdRecovery>,
-    /// Its protocol instances.
+    /// Protocol instances.
     pub protocols: Vec<BirdProtocol>,
-    /// Its routes of all protocols, best or not.
+    /// Routes of all protocols, best or not.
     pub routes: Vec<BirdRoute>,
 }
 
 impl Bird {
-    /// Its BGP sessions.
+    /// Returns the BGP sessions.
     pub fn sessions(&self) -> impl Iterator<Item = &BirdProtocol> {
         self.protocols.iter().filter(|protocol| protocol.proto == "BGP")
     }
 
-    /// Whether it has a kernel channel of this family, so that its silence about a route means that it has none.
+    /// True if it has a kernel channel of this family; only then does a missing route mean that BIRD has
+    /// none.
     #[must_use]
     pub fn has_routes_of(&self, v4: bool) -> bool {
         let family = if v4 { "ipv4" } else { "ipv6" };
@@ -200,49 +199,50 @@ impl Bird {
     }
 }
 
-/// The recovery of a BIRD that was started with `-R`.
+/// Graceful restart recovery of a BIRD that was started with `-R`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct BirdRecovery {
-    /// When it waits no longer, in seconds from when it was asked.
+    /// Remaining seconds of its wait timer at the time of the query.
     pub seconds: Option<u64>,
 }
 
 /// A protocol instance of BIRD.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct BirdProtocol {
-    /// Its name: `Mesh_192_0_2_15`, `Global_...`, `Node_...` where Calico wrote its configuration.
+    /// Name; from Calico's configuration `Mesh_192_0_2_15`, `Global_...` or `Node_...`.
     pub name: String,
-    /// `BGP`, `Kernel`, `Static`, ...
+    /// Protocol: `BGP`, `Kernel`, `Static` and so on.
     pub proto: String,
-    /// `up`, `start`, `down`.
+    /// State of the instance: `up`, `start` or `down`.
     pub state: String,
-    /// Of BGP: `Established`, `Active`, ... with the last error.
+    /// For BGP: `Established`, `Active` and so on, with the last error.
     pub info: String,
-    /// Of BGP.
+    /// For BGP: address of the neighbor.
     pub neighbor: Option<IpAddr>,
-    /// Of BGP.
+    /// For BGP: AS number of the neighbor.
     pub neighbor_as: Option<u32>,
-    /// Of BGP.
+    /// For BGP: local AS number.
     pub local_as: Option<u32>,
-    /// Of BGP: the neighbor restarted, and has not sent all its routes again.
+    /// For BGP: the neighbor restarted and has not sent all its routes again.
     pub neighbor_restarts: bool,
-    /// Of BGP: whether the neighbor knows graceful restarts, so that it keeps routes through one; not known of a session that
-    /// is down.
+    /// For BGP: true if the neighbor supports graceful restart, so that it retains routes during one; `None`
+    /// while the session is down.
     pub neighbor_keeps: Option<bool>,
-    /// BIRD's own recovery waits for it.
+    /// True if BIRD's own graceful restart recovery waits for this instance.
     pub awaited: bool,
-    /// `ipv4`, `ipv6` (BIRD 2).
+    /// Channels: `ipv4`, `ipv6` (BIRD 2 only).
     pub channels: Vec<String>,
 }
 
 impl BirdProtocol {
-    /// The session is up.
+    /// True if the session is established.
     #[must_use]
     pub fn is_established(&self) -> bool {
         self.info.starts_with("Established")
     }
 
-    /// BIRD 1 has no channels: a daemon is of the family that its addresses are of, as its socket says.
+    /// True if the instance carries this family. BIRD 1 has no channels: one daemon serves one family, which
+    /// the name of its socket shows.
     fn is_of(&self, family: &str, v4: bool, bird: &Bird) -> bool {
         if self.channels.is_empty() {
             bird.socket.ends_with("6.ctl") != v4
@@ -255,14 +255,14 @@ impl BirdProtocol {
 /// A route in BIRD's tables.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BirdRoute {
-    /// The prefix.
+    /// Destination prefix.
     pub prefix: Cidr,
-    /// The protocol instance that it came from: of BGP a session.
+    /// Protocol instance that supplied the route; for BGP a session.
     pub from: String,
-    /// BIRD's choice for this prefix.
+    /// True if BIRD selected this route for the prefix.
     pub best: bool,
     /// BGP next hop.
     pub next_hop: Option<IpAddr>,
-    /// BIRD does not reach the next hop.
+    /// True if BIRD cannot reach the next hop.
     pub unreachable: bool,
 }

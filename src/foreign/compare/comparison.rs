@@ -1,27 +1,27 @@
-//! The result of a comparison: counts by kind of object, and every item that is not equal.
+//! Result of a comparison: counts per kind of object, and every item that is not equal.
 
 use std::collections::BTreeMap;
 
-/// What kind of object an item is.
+/// Kind of object that an item belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Plane {
-    /// A route to a block, or one that was learned.
+    /// A route to a block, or a learned route.
     Route,
-    /// What a workload's interface or the tunnel needs.
+    /// An interface of a workload, or the tunnel.
     Interface,
     /// A BGP session.
     Session,
-    /// A chain of packet rules.
+    /// A chain of packet filter rules.
     Rule,
     /// An address set.
     Set,
 }
 
 impl Plane {
-    /// All of them, in the order of answers.
+    /// All kinds, in the order of output.
     pub const ALL: [Self; 5] = [Self::Route, Self::Interface, Self::Session, Self::Rule, Self::Set];
 
-    /// The `plane` label of metrics.
+    /// Returns the value of the `plane` label of metrics.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -34,26 +34,26 @@ impl Plane {
     }
 }
 
-/// How an item compares.
+/// Result of comparing one item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum CompareResult {
-    /// As wanted.
+    /// The host's state equals the intent.
     Equal,
-    /// There, and otherwise than wanted.
+    /// The host's state differs from the intent.
     Different,
-    /// Wanted, and not there.
+    /// The intent has the item, the host does not.
     Missing,
-    /// There, and not wanted.
+    /// The host has the item, the intent does not.
     Extra,
-    /// It cannot be known here.
+    /// The item cannot be compared on this host.
     NotCompared,
 }
 
 impl CompareResult {
-    /// All of them.
+    /// All results.
     pub const ALL: [Self; 5] = [Self::Equal, Self::Different, Self::Missing, Self::Extra, Self::NotCompared];
 
-    /// The mark of a line in `tortie diff`.
+    /// Returns the mark of a line in `tortie diff`.
     #[must_use]
     pub fn mark(self) -> char {
         match self {
@@ -65,7 +65,7 @@ impl CompareResult {
         }
     }
 
-    /// The `kind` label of metrics, and the word in JSON.
+    /// Returns the value of the `kind` label of metrics, which is also the word in JSON.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -78,42 +78,42 @@ impl CompareResult {
     }
 }
 
-/// One item that is not equal.
+/// An item that is not equal.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ComparedItem {
-    /// What it is.
+    /// Kind of object.
     pub plane: Plane,
-    /// What it is of: a prefix, an interface, a session, a chain, a set.
+    /// Subject: a prefix, an interface, a session, a chain or a set.
     pub subject: String,
-    /// How it compares.
+    /// Result of the comparison.
     pub verdict: CompareResult,
-    /// In words: what is wanted and what was found, or why it cannot be judged.
+    /// Description: the intent and the actual state, or the reason why the item cannot be compared.
     pub text: String,
 }
 
-/// How many items compare how.
+/// Number of items per result.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PlaneCounts {
-    /// As wanted.
+    /// Number of equal items.
     pub equal: usize,
-    /// There, and otherwise.
+    /// Number of items that differ.
     pub different: usize,
-    /// Not there.
+    /// Number of items that the host lacks.
     pub missing: usize,
-    /// Too much.
+    /// Number of items that the intent lacks.
     pub extra: usize,
-    /// Cannot be known.
+    /// Number of items that cannot be compared.
     pub not_compared: usize,
 }
 
 impl PlaneCounts {
-    /// How many differ: different, missing or extra.
+    /// Returns the number of items that are different, missing or extra.
     #[must_use]
     pub fn differing(&self) -> usize {
         self.different + self.missing + self.extra
     }
 
-    /// How many compare so.
+    /// Returns the number of items with this result.
     #[must_use]
     pub fn of(&self, verdict: CompareResult) -> usize {
         match verdict {
@@ -126,23 +126,23 @@ impl PlaneCounts {
     }
 }
 
-/// The whole comparison.
+/// A comparison of the whole host.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Comparison {
-    /// Counts by kind of object.
+    /// Counts per kind of object.
     pub counts_by_plane: BTreeMap<Plane, PlaneCounts>,
-    /// Every item that is not equal, by kind and subject.
+    /// Every item that is not equal, sorted by kind and subject.
     pub items: Vec<ComparedItem>,
 }
 
 impl Comparison {
-    /// The counts of one kind of object.
+    /// Returns the counts of one kind of object.
     #[must_use]
     pub fn counts(&self, plane: Plane) -> PlaneCounts {
         self.counts_by_plane.get(&plane).copied().unwrap_or_default()
     }
 
-    /// The counts of everything.
+    /// Returns the sum of all counts.
     #[must_use]
     pub fn total(&self) -> PlaneCounts {
         let mut sum = PlaneCounts::default();
@@ -156,7 +156,7 @@ impl Comparison {
         sum
     }
 
-    /// Adds an item.
+    /// Adds an item and counts it.
     pub(super) fn put(
         &mut self,
         plane: Plane,

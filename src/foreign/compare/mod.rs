@@ -1,7 +1,7 @@
-//! Wanted against found, one item after the other. Pure.
+//! Compares Tortie's intent for a host with the state that BIRD and Felix left, item by item. It does no I/O.
 //!
-//! An item that cannot be known is `not judged`, with the reason; it never counts as equal. What neither side has is no
-//! item.
+//! An item that cannot be compared is reported as such with the reason; it never counts as equal. An object
+//! that neither side has is not an item.
 
 mod comparison;
 mod routes;
@@ -17,7 +17,7 @@ use crate::foreign::types::ForeignState;
 
 pub use comparison::{CompareResult, ComparedItem, Comparison, Plane, PlaneCounts};
 
-/// Compares.
+/// Compares a host's intent with its state.
 #[must_use]
 pub fn compare(wanted: &HostIntent, found: &ForeignState) -> Comparison {
     let mut comparison = Comparison::default();

@@ -1,4 +1,5 @@
-//! Routes: blackholes of own blocks, blocks of other hosts, workloads, the tunnel, and what was learned from outside.
+//! Comparison of routes: blackholes of own blocks, blocks of other hosts, workloads, the tunnel, and routes
+//! learned from outside.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -12,10 +13,10 @@ use tortie_engine::policy::EndpointPolicy;
 use tortie_engine::routing::{self, FilterRoute, Hop, KernelRoute, PeerIntent};
 use tortie_kernel::protocol_name;
 
-/// `RTPROT_KERNEL`: routes of the kernel itself.
+/// `RTPROT_KERNEL`: routes that the kernel adds itself.
 const KERNEL: u8 = 2;
 
-/// What BIRD knows of prefixes: its BGP routes, best first.
+/// BGP routes of BIRD by prefix, the best first.
 type Learned<'a> = BTreeMap<Cidr, Vec<&'a BirdRoute>>;
 
 struct RouteComparison<'a> {
@@ -23,7 +24,7 @@ struct RouteComparison<'a> {
     found: &'a ForeignState,
     look: &'a NetworkSnapshot,
     learned: Learned<'a>,
-    /// Prefixes that were spoken of.
+    /// Prefixes that were already compared.
     done: BTreeSet<Cidr>,
 }
 
@@ -82,7 +83,7 @@ impl RouteComparison<'_> {
         }
     }
 
-    /// Routes to the workloads of this host.
+    /// Compares routes to the workloads of this host.
     fn workloads(&mut self, out: &mut Comparison) {
         let mut count = 0;
         for policy in self.wanted.ruleset.endpoints.values() {
@@ -94,7 +95,7 @@ impl RouteComparison<'_> {
             let name = workload.interface.as_str();
             let outside = workload.nats.iter().map(|(_, outside)| Cidr::host(*outside));
             for prefix in workload.nets.iter().copied().chain(outside) {
-                // Of two endpoints with one prefix the first has it.
+                // If two endpoints have the same prefix, the first wins.
                 if !self.done.insert(prefix) {
                     continue;
                 }
@@ -121,7 +122,7 @@ impl RouteComparison<'_> {
         }
     }
 
-    /// What other hosts announce.
+    /// Compares routes to blocks and workloads of other hosts.
     fn remote(&mut self, out: &mut Comparison) {
         let Some(remote) = &self.wanted.remote else {
             let why = "the affinities of other hosts could not be read from the store";
@@ -156,7 +157,7 @@ impl RouteComparison<'_> {
             }
             (_, _, Some(says)) => says,
             (false, Some(_), None) if self.found.bird_has_routes_of(prefix.is_v4()) => {
-                // BIRD learned nothing for it, and there is no session of the mesh that could have told us.
+                // BIRD learned no route for it, and no mesh session could have announced one.
                 return match self.look.at(&prefix).first() {
                     None => self.absent(out, Plane::Route, prefix, &format!("route to {whose}")),
                     Some(route) => not_compared(
@@ -180,7 +181,7 @@ impl RouteComparison<'_> {
         self.compare(prefix, next_hop, &whose, out);
     }
 
-    /// A learned route as the kernel should have it, and has it.
+    /// Compares the route that Tortie would install for a learned prefix with the kernel's route.
     fn compare(&self, prefix: Cidr, next_hop: IpAddr, whose: &str, out: &mut Comparison) {
         let view = &self.wanted.intent.view;
         let resolve = |addr| self.look.resolve(addr);
@@ -221,10 +222,10 @@ impl RouteComparison<'_> {
         }
     }
 
-    /// What BIRD learned besides blocks and workloads of this cluster.
+    /// Compares routes that BIRD learned for prefixes other than blocks and workloads of this cluster.
     fn outside(&mut self, out: &mut Comparison) {
         let best = |(prefix, routes): (&Cidr, &Vec<&'_ BirdRoute>)| {
-            // Where another protocol of BIRD has a better one it is told with the rest.
+            // If another protocol of BIRD has a better route, `rest` compares the prefix.
             routes.first().filter(|route| route.best).map(|route| (*prefix, (*route).clone()))
         };
         let learned: Vec<(Cidr, BirdRoute)> =
@@ -280,7 +281,7 @@ impl RouteComparison<'_> {
         }
     }
 
-    /// Routes in the kernel that were not spoken of: BIRD's, and those on workloads' interfaces.
+    /// Reports the remaining kernel routes: BIRD's, and those on interfaces of workloads.
     fn rest(&mut self, out: &mut Comparison) {
         let mut last = None;
         for route in self.look.routes() {
@@ -336,7 +337,7 @@ impl RouteComparison<'_> {
         }
     }
 
-    /// BIRD writes connected networks a second time.
+    /// True for BIRD's copy of a connected network, which BIRD installs a second time.
     fn is_copy(&self, route: &MainRoute) -> bool {
         let connected = |other: &MainRoute| other.protocol == KERNEL && other.hops == route.hops;
         route.hops.iter().all(|hop| hop.gateway.is_none())
@@ -390,7 +391,7 @@ impl RouteComparison<'_> {
         hops.map(one).collect::<Vec<_>>().join(" and ")
     }
 
-    /// A route as `ip route` has it, shortened.
+    /// Formats a route like `ip route`, shortened.
     fn describe(&self, route: &MainRoute) -> String {
         let protocol = protocol_name(route.protocol);
         match route.kind {

@@ -1,7 +1,9 @@
-//! What the rules of a policy or profile match: a chain of the store and one of Felix, brought into one form.
+//! Compares the rules of a policy or profile: converts a chain of the store and a chain of Felix into one
+//! form.
 //!
-//! Felix writes most rules of the store as one of the kernel, or two for those that allow (a mark and a return). Where it
-//! needs more (many networks or ports), or a word is not known here, nothing is concluded.
+//! Felix writes most rules of the store as one kernel rule, or as two for `allow` (a mark and a return).
+//! Where it needs more rules (many networks or ports), or a rule has a match that is unknown here, the chain
+//! is not compared.
 
 use std::collections::BTreeSet;
 
@@ -13,13 +15,13 @@ use crate::foreign::felix::{id_of_set, set_id};
 use crate::foreign::types::{FelixRule, FelixTable};
 use tortie_engine::policy::{End, Rule};
 
-/// Ports of one `multiport` match; a range takes two places.
+/// Maximum number of ports in one `multiport` match; a range takes two places.
 const PORTS: usize = 15;
 
-/// One rule, in the form that both sides are brought into.
+/// One rule in the common form.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Line {
-    /// Each match, as a text.
+    /// Each match as text.
     matches: BTreeSet<String>,
     does: RuleAction,
 }
@@ -46,7 +48,8 @@ impl std::fmt::Display for Line {
     }
 }
 
-/// The rules of the store for one family; `None`: Felix writes them in a way that is not read here.
+/// Converts rules of the store for one family; `None` if Felix writes them in a form that is not supported
+/// here.
 pub(super) fn of_store(rules: &[Rule], v4: bool) -> Option<Vec<Line>> {
     let mut lines = Vec::new();
     for rule in rules {
@@ -57,7 +60,7 @@ pub(super) fn of_store(rules: &[Rule], v4: bool) -> Option<Vec<Line>> {
     Some(lines)
 }
 
-/// `Some(None)`: not of this family.
+/// Converts one rule; `Some(None)` if it does not apply to this family.
 fn one_of_store(rule: &Rule, v4: bool) -> Option<Option<Line>> {
     let other = match rule.family {
         Some(IpFamily::V4) => !v4,
@@ -95,7 +98,8 @@ fn one_of_store(rule: &Rule, v4: bool) -> Option<Option<Line>> {
     Some(Some(Line { matches, does }))
 }
 
-/// `Some(false)`: its networks are of the other family.
+/// Adds the matches of one side of a rule; `Some(false)` if its networks are of the other family, `None` if
+/// the form is not supported.
 fn one_end(matches: &mut BTreeSet<String>, side: &str, end: &End, v4: bool) -> Option<bool> {
     for (not, sets) in [("", &end.sets), ("!", &end.not_sets)] {
         matches.extend(sets.iter().map(|id| format!("{not}{side} set {}", set_id(id.selector()))));
@@ -109,7 +113,7 @@ fn one_end(matches: &mut BTreeSet<String>, side: &str, end: &End, v4: bool) -> O
         nets += own.len();
         matches.extend(own.iter().map(|net| format!("{not}{side} {net}")));
     }
-    // iptables has one network for each end.
+    // An iptables rule has at most one network per side.
     if nets > 1 {
         return None;
     }
@@ -127,7 +131,8 @@ fn one_end(matches: &mut BTreeSet<String>, side: &str, end: &End, v4: bool) -> O
     Some(true)
 }
 
-/// The mark that Felix sets where a policy passes on: its endpoint chains skip policies on it.
+/// Returns the mark that Felix sets for the action `pass`: its endpoint chains skip further policies if the
+/// mark is set.
 pub(super) fn pass_mark(table: &FelixTable) -> Option<u32> {
     let skips = |rule: &&FelixRule| {
         rule.target().is_some_and(|t| t.starts_with("cali-pi-") || t.starts_with("cali-po-"))
@@ -142,7 +147,7 @@ pub(super) fn pass_mark(table: &FelixTable) -> Option<u32> {
     found.next()
 }
 
-/// A chain of Felix; `None`: it says something that is not read here.
+/// Converts a chain of Felix; `None` if it contains a match or action that is not supported here.
 pub(super) fn of_felix(rules: &[FelixRule], pass: Option<u32>, v4: bool) -> Option<Vec<Line>> {
     let mut lines = Vec::new();
     let mut rest = rules.iter().peekable();
@@ -153,7 +158,7 @@ pub(super) fn of_felix(rules: &[FelixRule], pass: Option<u32>, v4: bool) -> Opti
         }
         let does = match (parts.target.as_deref()?, parts.sets_mark) {
             ("MARK", Some((value, mask))) if value == mask && value != 0 => {
-                // What is allowed or passed on ends the chain: the next rule returns on the mark.
+                // `allow` and `pass` end the chain: the next rule returns if the mark is set.
                 if let Some(next) = rest.next() {
                     let next = read(next, v4)?;
                     let returns = next.target.as_deref() == Some("RETURN")
@@ -178,7 +183,7 @@ pub(super) fn of_felix(rules: &[FelixRule], pass: Option<u32>, v4: bool) -> Opti
 struct FelixRuleParts {
     matches: BTreeSet<String>,
     target: Option<String>,
-    /// `-m mark`.
+    /// Value and mask of a `-m mark` match.
     condition: Option<(u32, u32)>,
     sets_mark: Option<(u32, u32)>,
 }
@@ -235,7 +240,7 @@ fn net(text: &str, v4: bool) -> Option<Cidr> {
     (cidr.is_v4() == v4).then_some(cidr)
 }
 
-/// `/etc/protocols` as far as the data model has names.
+/// Returns the number of a protocol name, for the names of the data model (`/etc/protocols`).
 fn protocol(text: &str) -> Option<u8> {
     Some(match text {
         "icmp" => 1,
@@ -256,7 +261,7 @@ fn ports(text: &str) -> Option<BTreeSet<(u16, u16)>> {
     text.split(',').map(range).collect()
 }
 
-/// `0x1000000/0x1000000`.
+/// Parses a mark with its mask, such as `0x1000000/0x1000000`.
 fn marks(text: &str) -> Option<(u32, u32)> {
     let number = |text: &str| match text.strip_prefix("0x") {
         Some(hex) => u32::from_str_radix(hex, 16).ok(),
@@ -273,7 +278,7 @@ mod tests {
     use crate::foreign::types::Backend;
     use tortie_engine::policy::SetId;
 
-    /// Chains as `iptables-save` shows those of Felix 2.6.
+    /// Converts a chain that is written as `iptables-save` prints those of Felix 2.6.
     fn chain(rules: &str) -> Option<Vec<String>> {
         let rules: String = rules.lines().map(|rule| format!("-A cali-pi-x {rule}\n")).collect();
         let listing = format!(
@@ -328,7 +333,7 @@ mod tests {
         ] {
             assert_eq!(chain(strange), None, "{strange}");
         }
-        // A mark that nothing returns on.
+        // No rule returns on the mark.
         assert_eq!(chain("-j MARK --set-xmark 0x1000000/0x1000000\n-j DROP"), None);
         let nets = vec!["10.0.0.0/8".parse().unwrap(), "192.168.0.0/16".parse().unwrap()];
         let many = Rule { src: End { nets, ..End::default() }, ..Rule::default() };

@@ -1,7 +1,9 @@
-//! Packet rules: the chains of Felix for each endpoint, what leads to them and what they lead to.
+//! Comparison of packet filter rules: Felix's chains of each endpoint, the rules that jump to them, and their
+//! targets.
 //!
-//! What is compared is which policies and profiles a packet of an endpoint meets, in which order, and what their rules match
-//! where Felix writes them the simple way. The frame (failsafe ports, what workloads may ask of their host, IPIP) is not.
+//! The comparison covers the policies and profiles that packets of an endpoint traverse, their order, and the
+//! matches of their rules where Felix writes these in the simple form. It does not cover failsafe ports,
+//! access of workloads to their host, and IPIP.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,21 +14,21 @@ use crate::foreign::intent::HostIntent;
 use crate::foreign::types::{Backend, FelixTable, ForeignState};
 use tortie_engine::policy::{ChainId, Direction, EndpointPolicy, Source, Stages, host_interfaces};
 
-/// Prefixes of Felix's chains of endpoints: to and from workloads, to and from interfaces of the host.
+/// Prefixes of Felix's endpoint chains: to and from workloads, to and from host interfaces.
 const ENDS: [&str; 4] = ["cali-tw-", "cali-fw-", "cali-th-", "cali-fh-"];
-/// And those of policies and profiles, inbound and outbound.
+/// Prefixes of Felix's chains of policies and profiles, inbound and outbound.
 const SOURCES: [&str; 4] = ["cali-pi-", "cali-po-", "cali-pri-", "cali-pro-"];
 
-/// Why rules of Calico 1 are not compared.
+/// Reason for not comparing the rules of Calico 1.
 const OLD: &str = "Felix of Calico 1 wrote them, whose chains are not compared";
 
-/// A chain of an endpoint as it should be.
+/// The desired chain of an endpoint.
 struct Chain<'a> {
     interface: String,
     prefix: &'static str,
-    /// Its dispatch chains begin so.
+    /// Prefix of the dispatch chains that jump to it.
     dispatch: &'static str,
-    /// The packets that it sees come by the interface.
+    /// True if the chain filters packets that arrive by the interface.
     comes: bool,
     active: bool,
     stages: &'a Stages,
@@ -116,7 +118,7 @@ fn chains<'a>(wanted: &'a HostIntent, found: &ForeignState) -> Vec<Chain<'a>> {
     all
 }
 
-/// The table that filters, of one family.
+/// Compares the filter table of one family.
 fn filter(wanted: &HostIntent, table: &FelixTable, chains: &[Chain<'_>], out: &mut Comparison) {
     for hook in ["INPUT", "FORWARD", "OUTPUT"] {
         let target = format!("cali-{hook}");
@@ -148,7 +150,7 @@ fn filter(wanted: &HostIntent, table: &FelixTable, chains: &[Chain<'_>], out: &m
     }
 }
 
-/// One chain of an endpoint.
+/// Compares one endpoint chain.
 fn one(chain: &Chain<'_>, table: &FelixTable, out: &mut Comparison) {
     let name = chain_name(chain.prefix, &chain.interface);
     let place = subject(table.v4, &name);
@@ -200,7 +202,7 @@ fn one(chain: &Chain<'_>, table: &FelixTable, out: &mut Comparison) {
     out.put(Plane::Rule, CompareResult::Different, place, text);
 }
 
-/// The chain of a policy or a profile.
+/// Returns Felix's name for the chain of a policy or profile.
 fn name_of(id: &ChainId) -> String {
     match (&id.source, id.direction) {
         (Source::Policy { name, .. }, Direction::Inbound) => chain_name("cali-pi-", name),
@@ -210,14 +212,14 @@ fn name_of(id: &ChainId) -> String {
     }
 }
 
-/// Where two chains part.
+/// Describes the first difference between two chains.
 fn first_difference(ours: &[Line], theirs: &[Line]) -> String {
     let same = ours.iter().zip(theirs).take_while(|(a, b)| a == b).count();
     let word = |line: Option<&Line>| line.map_or_else(|| "nothing".to_owned(), |line| format!("`{line}`"));
     format!("has as rule {}: {}, and should have: {}", same + 1, word(theirs.get(same)), word(ours.get(same)))
 }
 
-/// The chains of policies and profiles: whether they are there, and what their rules match where that can be read.
+/// Compares the chains of policies and profiles: their presence, and their rules if these can be converted.
 fn bodies(wanted: &HostIntent, table: &FelixTable, out: &mut Comparison) {
     let here: BTreeSet<&ChainId> = wanted
         .ruleset
@@ -264,7 +266,7 @@ fn bodies(wanted: &HostIntent, table: &FelixTable, out: &mut Comparison) {
             }
         }
     }
-    // Felix writes both directions of a policy that acts here, used or not.
+    // Felix writes the chains of both directions of an applied policy, even if only one is used.
     let sources: BTreeSet<&Source> = wanted.ruleset.chains.keys().map(|id| &id.source).collect();
     let both = |source: &&Source| {
         [Direction::Inbound, Direction::Outbound]
@@ -279,7 +281,7 @@ fn bodies(wanted: &HostIntent, table: &FelixTable, out: &mut Comparison) {
     }
 }
 
-/// Both backends act on packets.
+/// Reports chains in both iptables backends, because both filter packets.
 fn twice(v4: bool, found: &ForeignState, out: &mut Comparison) {
     let all: Vec<&FelixTable> =
         found.felix.tables.iter().filter(|table| table.v4 == v4 && table.name == "filter").collect();
@@ -294,7 +296,7 @@ fn twice(v4: bool, found: &ForeignState, out: &mut Comparison) {
     }
 }
 
-/// Masquerading of pools.
+/// Compares the masquerading of pools.
 fn nat(v4: bool, wanted: &HostIntent, found: &ForeignState, unread: &[&str], out: &mut Comparison) {
     let wants = wanted.globals.masquerade.iter().any(|pool| pool.is_v4() == v4);
     let there = found.felix.table(v4, "nat").is_some_and(|table| {

@@ -1,4 +1,4 @@
-//! BGP sessions: those that the store wants against those that BIRD has.
+//! Comparison of BGP sessions: peers of the store with sessions of BIRD.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! Address sets: each selector's set, those of the pools and that of the hosts.
+//! Comparison of address sets: the sets of selectors, of pools and of hosts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,16 +9,16 @@ use crate::foreign::felix::{id_of_set, is_old, set_id};
 use crate::foreign::intent::HostIntent;
 use crate::foreign::types::{FelixSet, ForeignState};
 
-/// How many members are named.
+/// Maximum number of members that a difference lists.
 const NAMED: usize = 3;
 
-/// A set as it should be.
+/// A desired set.
 struct Set {
-    /// Felix's name of it, after its first letters.
+    /// Felix's name without the prefix of family and generation.
     id: String,
-    /// Later versions of Felix call it otherwise.
+    /// Name in later versions of Felix.
     also: Option<&'static str>,
-    /// In words.
+    /// Description of the set.
     what: String,
     members: BTreeSet<Cidr>,
 }
@@ -47,11 +47,11 @@ pub(super) fn compare(wanted: &HostIntent, found: &ForeignState, out: &mut Compa
             .collect();
         let old = there.values().any(|(name, _)| is_old(name));
         let mut met: BTreeSet<&str> = BTreeSet::new();
-        // Felix has no sets of a family that it does not support.
+        // Felix has no sets for a family that it does not support.
         let none = there.is_empty() && !v4;
         for set in all.iter().filter(|set| !(none && set.members.is_empty())) {
             let named = there.get(set.id.as_str()).or_else(|| there.get(set.also?));
-            // Another spelling of the same selector has another name.
+            // A selector in another spelling has another set name, so sets with equal members match, too.
             let alike =
                 || there.values().find(|(_, found)| found.others == 0 && found.members == set.members);
             match named.or_else(|| alike().filter(|_| !set.members.is_empty())) {

@@ -9,7 +9,7 @@ use crate::foreign::types::{
 use tortie_engine::routing::NodeOptions;
 use tortie_store::{KeyValue, Snapshot};
 
-/// Two hosts with a block each, a third with none, a workload here and a borrowed address there.
+/// Two hosts with one block each and a third without one; one workload on this host and one borrowed address.
 const STORE: &[(&str, &str)] = &[
     ("/calico/v1/Ready", "true"),
     ("/calico/bgp/v1/global/as_num", "64512"),
@@ -51,7 +51,7 @@ fn wanted() -> HostIntent {
             create_revision: 1,
         })
         .map(|mut entry| {
-            // A block has 64 places.
+            // A block value needs 64 entries.
             if entry.key.contains("assignment") {
                 let nulls = vec!["null"; 64].join(",");
                 let free: Vec<String> = (0..64).map(|n| n.to_string()).collect();
@@ -82,11 +82,11 @@ fn route(prefix: &str, protocol: u8, via: Option<&str>, ifindex: u32) -> MainRou
     }
 }
 
-/// What BIRD and Felix have written when all is well.
+/// Routes of a host on which BIRD and Felix are in sync.
 fn routes() -> Vec<MainRoute> {
     vec![
         route("192.0.2.0/24", 2, None, 2),
-        // BIRD's copy of it.
+        // BIRD's copy of the connected route.
         route("192.0.2.0/24", 12, None, 2),
         route("10.65.1.0/26", 12, None, 0),
         route("10.65.1.5/32", 3, None, 7),
@@ -172,7 +172,7 @@ fn found(routes: &[MainRoute]) -> ForeignState {
     ForeignState { look: look(routes), felix: felix(FILTER), birds: vec![bird()], unreadable: Vec::new() }
 }
 
-/// Every item that is not equal, as a line.
+/// Formats every item that is not equal as a line.
 fn lines(comparison: &Comparison) -> Vec<String> {
     comparison
         .items
@@ -181,7 +181,7 @@ fn lines(comparison: &Comparison) -> Vec<String> {
         .collect()
 }
 
-/// What differs, as `mark subject`; what cannot be judged is left out.
+/// Returns the differences as `mark subject`, without items that cannot be compared.
 fn drift(found: &ForeignState) -> BTreeSet<String> {
     let comparison = compare(&wanted(), found);
     let differs = comparison.items.iter().filter(|item| item.verdict != CompareResult::NotCompared);
@@ -202,7 +202,7 @@ fn a_host_as_bird_and_felix_leave_it_differs_in_nothing() {
     assert_eq!((interfaces.equal, interfaces.not_compared), (1, 1));
     assert_eq!(comparison.counts(Plane::Session).equal, 3);
     assert_eq!(comparison.counts(Plane::Set).equal, 3);
-    // The frame is not compared, and never counts as equal.
+    // Failsafe ports and the like are not compared, and never count as equal.
     let rules = comparison.counts(Plane::Rule);
     assert_eq!((rules.equal, rules.not_compared), (8, 1), "{:#?}", lines(&comparison));
 }
@@ -221,7 +221,7 @@ fn every_route_that_is_not_as_it_should_be_is_found() {
         (&|r| r.push(route("10.65.9.0/26", 12, Some("192.0.2.2"), 2)), &["+ 10.65.9.0/26"]),
         (&|r| r.push(route("10.65.9.0/26", 12, None, 0)), &["+ 10.65.9.0/26"]),
         (&|r| r.push(route("10.65.1.6/32", 3, None, 7)), &["+ 10.65.1.6/32"]),
-        // Routes of others are nobody's business here.
+        // Routes of other programs are out of scope.
         (&|r| r.push(route("198.51.100.0/24", 4, Some("192.0.2.2"), 2)), &[]),
     ];
     for (change, expected) in cases {
@@ -238,7 +238,7 @@ fn without_bird_nothing_that_only_it_knows_is_equal() {
     let comparison = compare(&wanted(), &found);
     assert_eq!(comparison.total().differing(), 0, "{:#?}", lines(&comparison));
     assert_eq!(comparison.counts(Plane::Session), PlaneCounts { not_compared: 3, ..PlaneCounts::default() });
-    // Blocks of the mesh are known from the store, the default route is not.
+    // The store lists the blocks of the mesh, but not the default route.
     assert_eq!(
         comparison.counts(Plane::Route),
         PlaneCounts { equal: 3, not_compared: 1, ..PlaneCounts::default() }
@@ -246,7 +246,7 @@ fn without_bird_nothing_that_only_it_knows_is_equal() {
     all.push(route("10.65.9.0/26", 12, Some("192.0.2.2"), 2));
     let comparison = compare(&wanted(), &ForeignState { look: look(&all), ..found });
     assert_eq!(comparison.counts(Plane::Route).not_compared, 2, "{:#?}", lines(&comparison));
-    // And without the affinities of others neither are blocks.
+    // Without the affinities of other hosts, their blocks are unknown, too.
     let blind = HostIntent { remote: None, ..wanted() };
     let comparison = compare(&blind, &self::found(&routes()));
     let first = comparison.items.iter().find(|item| item.subject == "blocks of other hosts").unwrap();
@@ -255,7 +255,7 @@ fn without_bird_nothing_that_only_it_knows_is_equal() {
 
 #[test]
 fn next_hops_that_only_bird_s_own_routes_reach_are_found() {
-    // h2 is in another subnet, which BIRD learned: once BIRD is gone nothing leads to it.
+    // h2 is in a subnet that BIRD learned: without BIRD no route leads to it.
     let mut wanted = wanted();
     let prefix = "10.65.2.0/26".parse().unwrap();
     let remote = wanted.remote.as_mut().unwrap();
@@ -305,9 +305,9 @@ fn every_chain_that_is_not_as_it_should_be_is_found() {
     only(&ForeignState { felix: felix(&gone), ..found(&routes()) }, &["- cali-tw-cali1"]);
     only(&with("-A cali-nat-outgoing", "#"), &["- cali-nat-outgoing"]);
     only(&with("-A cali-pri-net -m set", "-A cali-pri-net -p tcp -m set"), &["~ cali-pri-net"]);
-    // A word that is not known: nothing is concluded.
+    // An unknown match: the chain is not compared.
     only(&with("-A cali-pri-net -m set", "-A cali-pri-net -m limit --limit 1/sec -m set"), &[]);
-    // No Felix at all: its chains and sets are missing; when nobody could look, that is not known.
+    // Without Felix its chains and sets are missing; if they could not be read, they are not compared.
     let mut bare = found(&routes());
     bare.felix = Felix { sets_read: true, read: bare.felix.read, ..Felix::default() };
     let all = drift(&bare);
@@ -326,7 +326,7 @@ fn rules_and_sets_of_calico_1_are_not_judged_and_never_missing() {
         ("felix-v4-db".to_owned(), set(&["10.65.2.9/32"])),
         ("felix-all-ipam-pools".to_owned(), set(&["10.65.0.0/16", "10.66.0.0/16"])),
     ]);
-    // A set with the members of a selector is that selector's; the pools' set has a name of its own.
+    // A set with the members of a selector counts as that selector's set; the set of pools has a fixed name.
     only(&old, &["~ all pools"]);
     let comparison = compare(&wanted(), &old);
     let unknown: Vec<&str> = comparison
@@ -337,7 +337,7 @@ fn rules_and_sets_of_calico_1_are_not_judged_and_never_missing() {
         .collect();
     assert_eq!(unknown, ["cali-nat-outgoing", "cali1", "pools that masquerade"], "{:#?}", lines(&comparison));
     assert_eq!((comparison.counts(Plane::Set).equal, comparison.counts(Plane::Rule).equal), (1, 0));
-    // What an upgrade left beside the rules of today acts, too.
+    // Rules that an upgrade left in the other backend filter packets, too.
     let both = format!("{FILTER}{}", FILTER.replace("cali-", "felix-"));
     only(&ForeignState { felix: felix(&both), ..found(&routes()) }, &["+ iptables-legacy"]);
 }
