@@ -1,7 +1,8 @@
 #!/bin/bash
-# benches/addresses.sh [CONTAINERS]: how fast containers get addresses and interfaces, beside the reference plugins in the same
-# run: first addresses on SQLite, on etcd and by host-local (examples/ipam_rate), then whole containers by our plugin and by
-# bridge with host-local (examples/cni_latency). The last lines are ratios. Root; see benches/README.md.
+# benches/addresses.sh [CONTAINERS]
+# Measures the time that containers wait for addresses and interfaces, for Tortie and the reference plugins in the same run:
+# addresses from SQLite, from etcd and from host-local (examples/ipam_rate), then whole containers with Tortie's plugin and
+# with bridge and host-local (examples/cni_latency). The last lines are ratios. Needs root; see benches/README.md.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 peers=${TORTIE_PEERS:-$PWD/target/peers/bin}
@@ -39,7 +40,7 @@ fi
   "$examples/cni_latency" "${1:-100}"
 } | tee "$dir/out"
 
-# "sqlite: 200 calls: 200 addresses, 60/s, p50 1.2 ms, ..."; "tortie-cni  DEL  100 containers  p50  1.2 ms  p99 ..."
+# Input: "sqlite: 200 calls: 200 addresses, 60/s, p50 1.2 ms, ..."; "tortie-cni  DEL  100 containers  p50  1.2 ms  p99 ..."
 awk '
   function after(word,  i) { for (i = 1; i < NF; i++) if ($i == word) return $(i + 1); return 0 }
   / calls: / { sub(":", "", $1); name[++n] = $1; half[$1] = after("p50"); most[$1] = after("p99") }

@@ -1,4 +1,5 @@
-//! Model and routing with 5,000 hosts: a start, one host's change, and an endpoint that comes and goes beside 10,000.
+//! Benchmarks of model and routing with 5,000 hosts: start, a change of one host, and an endpoint that is
+//! added and removed next to 10,000 others.
 
 use std::hint::black_box;
 
@@ -18,7 +19,7 @@ fn address(host: u32) -> String {
     std::net::Ipv4Addr::from(0x0a00_0001 + host).to_string()
 }
 
-/// The keys that a node's start-up writes, for each host.
+/// Store content after the start of every host's agent: the keys that each one writes.
 fn snapshot() -> Snapshot {
     let mut entries = vec![kv("/calico/v1/Ready".to_owned(), "true", 1)];
     for host in 0..HOSTS {
@@ -96,7 +97,8 @@ fn benches(c: &mut Criterion) {
             let change = if revision % 2 == 0 { Change::Put(one) } else { Change::Delete { key: one.key } };
             let changes = model.apply(&Delta { revision, changes: vec![change] });
             planner.update(&model, &changes);
-            // As the core hands it on, and as the speaker finds out what is new.
+            // The same comparisons as in the core, before it passes the intent on, and in the speaker, which
+            // looks for differences.
             let now = planner.intent().clone();
             let differ = now.originated.differences(&known.originated).len()
                 + now.addresses.differences(&known.addresses).len()

@@ -1,19 +1,19 @@
 #!/bin/bash
-# side-by-side.sh - whole processes under the same load, one after the other: Tortie and other BGP daemons.
+# side-by-side.sh - compares Tortie with other BGP daemons: whole processes under the same load, one after the other.
 #
 #   benches/side-by-side.sh [-s "A B C"] [-d "tortie bird"] [-n RUNS] [-t SECONDS] [-o FILE] [-m v6] [-i SECONDS] [-M MRT-FILE]...
 #
-#   -s  scenarios (benches/README.md says what each is); default: all but R
+#   -s  scenarios, which benches/README.md describes; default: all but R
 #   -d  daemons: the files of benches/daemons; default: all
-#   -n  runs of each; the table has medians. Default 1
-#   -t  seconds after which a run is given up; default 120
-#   -o  file that results are appended to, a JSON object a line; default target/bench.jsonl, emptied first
-#   -m  v6: prefixes of IPv6 over IPv6 sessions
-#   -i  seconds to measure a daemon idle after D
-#   -M  an MRT file for R: tables first, then updates
+#   -n  number of runs of each; the table shows medians; default 1
+#   -t  time limit of a run in seconds; default 120
+#   -o  file to which results are appended, one JSON object per line; default target/bench.jsonl, emptied first
+#   -m  v6: IPv6 prefixes over IPv6 sessions
+#   -i  duration in seconds of the idle measurement after D
+#   -M  an MRT file for R; name table dumps first, then recorded updates
 #
-# Two network namespaces joined by a veth pair, removed at the end: in one the daemon, in the other the load generator
-# (examples/bgp_load), whose peers have an address each. Needs root, release builds of both, and `make peers`.
+# The daemon and the load generator (examples/bgp_load), whose peers have one address each, run in two network namespaces
+# joined by a veth pair, which are removed at the end. Needs root, release builds of both programs, and `make peers`.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 SCENARIOS="A B C D D5 Dk D5k Dburst E E1000 Gup Gdown" DAEMONS="tortie bird frr openbgpd gobgp" RUNS=1 TIMEOUT=120 OUT= mix=() idle=() mrt=()
@@ -33,11 +33,11 @@ if [ -z "$OUT" ]; then OUT=target/bench.jsonl; : > "$OUT"; fi
 
 DUT=bench$$d GEN=bench$$g DIR=$(mktemp -d) pid=
 
-# --- what the files of benches/daemons use
-# Each defines daemon_config (PLAN on standard input: see `bgp_load plan`), daemon_start, and where the defaults below do
-# not fit daemon_pids, daemon_stop and daemon_lacks SCENARIO. They write to $DIR and find programs in $PEERS.
+# --- functions for the files of benches/daemons
+# Each file defines daemon_config (PLAN on standard input: see `bgp_load plan`) and daemon_start, and overrides the defaults
+# of daemon_pids, daemon_stop and daemon_lacks SCENARIO below if needed. It writes to $DIR; programs are in $PEERS.
 
-# Runs a command in the daemon's namespace, in the background; its process is $pid. The time goes to $DIR/started.
+# Runs a command in the daemon's namespace, in the background; sets $pid, and writes the start time to $DIR/started.
 in_dut() {
   ip netns exec "$DUT" bash -c 'echo "$EPOCHREALTIME" > "$0/started"; exec "$@"' "$DIR" "$@" >>"$DIR/log" 2>&1 &
   pid=$!
@@ -64,7 +64,8 @@ namespaces() {
   ip netns exec "$GEN" sysctl -qw net.ipv6.ip_nonlocal_bind=1
   ip -n "$DUT" addr add 10.64.0.1/12 dev d0; ip -n "$DUT" addr add fd64::1/16 dev d0 nodad; ip -n "$DUT" link set d0 up
   ip -n "$GEN" addr add 10.64.0.2/12 dev g0; ip -n "$GEN" addr add fd64::2/16 dev g0 nodad; ip -n "$GEN" link set g0 up
-  # Each peer an address, without as many addresses (IPv6 has to be told that they may be used); and no more neighbours than the table takes.
+  # A local route gives each peer an address without configuring thousands of them (IPv6 also needs ip_nonlocal_bind).
+  # Permanent neighbour entries for the peers in use keep the daemon's neighbour table from overflowing.
   ip -n "$GEN" route add local 10.65.0.0/16 dev lo
   ip -n "$GEN" -6 route add local fd64:65::/32 dev lo
   local mac; mac=$(ip -n "$GEN" -br link show g0 | awk '{ print $3 }')

@@ -1,5 +1,5 @@
-//! From `ADD` to the first answered ping: our plugin with a running agent, beside the reference bridge with host-local, in the
-//! same run on the same namespace.
+//! Measures the time from CNI `ADD` to the first answered ping: Tortie's plugin with a running agent, and the
+//! reference plugin bridge with host-local, in the same run and namespace.
 //!
 //! ```text
 //! cargo build --release --example cni_latency && cargo build --release --bin tortie
@@ -37,7 +37,7 @@ impl Drop for Agent {
     }
 }
 
-/// Calls a plugin: its answer, and how long it took.
+/// Calls a plugin, and returns its result and the duration.
 fn call(
     program: &Path,
     command: &str,
@@ -64,7 +64,7 @@ fn call(
     (serde_json::from_slice(&output.stdout).unwrap_or(Value::Null), took)
 }
 
-/// Sends echo requests (RFC 792), one each 200 microseconds, until one is answered.
+/// Sends an echo request (RFC 792) every 200 microseconds until one is answered.
 fn answered(addr: IpAddr) {
     let socket = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::ICMPV4)).expect("root");
     socket.set_read_timeout(Some(Duration::from_micros(200))).unwrap();

@@ -1,14 +1,17 @@
-//! How long questions take: a running agent with a table and many rules, asked over its socket while nothing happens and
-//! while a full table arrives.
+//! Measures the response time of API queries: a running agent with a full table and many rules is queried
+//! over its socket, while idle and while more routes arrive.
 //!
-//!     unshare -n target/release/examples/explain target/release/tortie [ROUTES [RULES [TABLE [CLUSTER]]]]      (root)
+//!     unshare -n target/release/examples/explain target/release/tortie \
+//!         [ROUTES [RULES [TABLE [CLUSTER]]]]   (root)
 //!
-//! Fills a SQLite store with RULES (10,000) rules in policies of ten, 100 endpoints of this host and CLUSTER (10,000) of others,
-//! starts the agent as a process of its own with kernel and rules, and is its two routers: one announces ROUTES (100,000)
-//! prefixes, the other is told of them. Then each question 200 times, one after the other, as `tortie why` and `policy trace`
-//! ask it; then the same questions while the router announces TABLE (1,000,000) more, until the kernel has them. Printed are
-//! percentiles of the time from the connection to the parsed answer. The limits: 50 ms, and 200 ms meanwhile. Last, where the
-//! browser of `make peers` is here, the CPU of agent and page while the page is open and nothing happens; the limit is 1 %.
+//! Fills a SQLite store with RULES (10,000) rules in policies of ten, 100 endpoints of this host and CLUSTER
+//! (10,000) of others, and starts the agent as a process of its own with kernel and policy. It acts as the
+//! agent's two routers: one announces ROUTES (100,000) prefixes, the other receives them. Then it sends each
+//! query of `tortie why` and `policy trace` 200 times in sequence, and the same queries again while the
+//! router announces TABLE (1,000,000) more prefixes, until the kernel has them. It prints percentiles of the
+//! time from connecting to the parsed answer. The limits are 50 ms idle and 200 ms under load. Last, if the
+//! browser of `make peers` is installed, it measures the CPU time of agent and web page while the page is
+//! open and nothing changes; the limit is 1 %.
 
 #![allow(clippy::print_stdout, reason = "its output")]
 
@@ -31,19 +34,19 @@ use tortie_store::{Store, StoreOptions, open};
 
 use common::{Agent, address, interfaces, percentiles, put, write};
 
-/// Endpoints of this host.
+/// Number of endpoints of this host.
 const LOCAL: usize = 100;
-/// Rules of a policy.
+/// Number of rules per policy.
 const RULES: usize = 10;
-/// Roles that policies and endpoints have.
+/// Number of roles that policies and endpoints have.
 const ROLES: usize = 20;
-/// Times that each question is asked.
+/// Number of repetitions of each query.
 const TIMES: usize = 200;
-/// For how long nothing happens: what an agent does once a minute is in it once.
+/// Duration of the idle measurement, which includes work that an agent does once a minute.
 const IDLE: Duration = Duration::from_secs(60);
-/// Prefixes of an UPDATE, which share their attributes.
+/// Number of prefixes per UPDATE, which share their attributes.
 const SHARED: usize = 8;
-/// Where the agent listens, and its routers dial from.
+/// Listen address of the agent, and source addresses of its routers.
 const LISTEN: &str = "127.0.0.1:1790";
 const SENDER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 const RECEIVER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 3);
@@ -119,7 +122,7 @@ async fn run(program: &Path, routes: usize, rules: usize, table: usize, cluster:
     Ok(())
 }
 
-/// What is asked, with a name for it.
+/// Returns the queries with their names.
 fn questions(routes: usize) -> Vec<(&'static str, String)> {
     let middle = prefix(Ipv4Addr::new(20, 0, 0, 0), routes / 2);
     let inside = Ipv4Addr::from(u32::from(middle) + 7);
@@ -138,7 +141,7 @@ fn questions(routes: usize) -> Vec<(&'static str, String)> {
 
 type Times = BTreeMap<usize, (&'static str, Vec<Duration>)>;
 
-/// Asks one question after the other, round after round.
+/// Sends all queries in sequence, `rounds` times.
 async fn ask(
     client: &Client,
     questions: &[(&'static str, String)],
@@ -161,7 +164,7 @@ async fn ask(
     Ok(times)
 }
 
-/// The same as people do it: with the start of the program.
+/// Measures the same query through the command line, including the start of the program.
 fn processes(program: &Path, dir: &Path) -> Result<()> {
     let socket = dir.join("tortie.sock");
     let mut times = Vec::new();
@@ -178,7 +181,7 @@ fn processes(program: &Path, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The CPU of the agent alone, then of agent and page together.
+/// Measures the CPU time of the agent alone, then of agent and page together.
 fn idle(agent: &Agent) -> Result<()> {
     let pid = agent.child.id();
     let (begin, before) = (Instant::now(), cpu(&[pid])?);
@@ -209,7 +212,7 @@ fn idle(agent: &Agent) -> Result<()> {
             .stderr(Stdio::null())
             .spawn()?;
         let group = child.id();
-        // It has started and drawn.
+        // The browser needs this time to start and draw.
         std::thread::sleep(Duration::from_secs(6));
         let (begin, agents, pages) = (Instant::now(), cpu(&[pid])?, cpu(&members(group)?)?);
         std::thread::sleep(IDLE);
@@ -226,13 +229,13 @@ fn idle(agent: &Agent) -> Result<()> {
     Ok(())
 }
 
-/// The processes of a group.
+/// Returns the processes of a process group.
 fn members(group: u32) -> Result<Vec<u32>> {
     let mut out = Vec::new();
     for entry in std::fs::read_dir("/proc")? {
         let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        // Behind the name: state, parent, group.
+        // Fields after the name: state, parent, process group.
         let mut fields = stat.rsplit_once(") ").map_or("", |(_, rest)| rest).split(' ');
         if fields.nth(2).and_then(|text| text.parse().ok()) == Some(group) {
             out.push(pid);
@@ -241,7 +244,7 @@ fn members(group: u32) -> Result<Vec<u32>> {
     Ok(out)
 }
 
-/// User and system time of processes; of one that has ended none.
+/// Returns user and system time of processes; an ended process counts as zero.
 fn cpu(pids: &[u32]) -> Result<Duration> {
     let mut ticks = 0;
     for pid in pids {
@@ -285,14 +288,14 @@ async fn until(agent: &Agent, what: &str, is: impl Fn(&Value) -> bool) -> Result
     bail!("not within a minute: {what}")
 }
 
-/// The `n`th /24 from a base on.
+/// Returns the `n`th /24 after a base address.
 fn prefix(base: Ipv4Addr, n: usize) -> Ipv4Addr {
     Ipv4Addr::from(u32::from(base).wrapping_add(u32::try_from(n).unwrap_or_default() << 8))
 }
 
-/// A router with one session (RFC 4271), which says what it is told to and reads all that it is told.
+/// A router with one session (RFC 4271), which sends given messages and discards all that it receives.
 struct Router {
-    /// Two threads write whole messages.
+    /// Shared by two threads; each writes whole messages.
     stream: Arc<Mutex<TcpStream>>,
     asn: u16,
 }
@@ -310,7 +313,7 @@ impl Router {
         let mut stream = TcpStream::from(socket);
         let [high, low] = asn.to_be_bytes();
         let [a, b, c, d] = addr.octets();
-        // Version, AS, hold time 180 s, identifier; IPv4 unicast and 4-octet AS numbers.
+        // Version, AS, hold time 180 s, identifier; capabilities for IPv4 unicast and 4-octet AS numbers.
         let open = [4, high, low, 0, 180, a, b, c, d, 14, 2, 12, 1, 4, 0, 1, 0, 1, 65, 4, 0, 0, high, low];
         stream.write_all(&message(1, &open))?;
         stream.write_all(&message(4, &[]))?;
@@ -321,7 +324,7 @@ impl Router {
         std::thread::spawn(move || {
             let (mut keepalive, mut octets) = (false, vec![0; 1 << 16]);
             while let Ok(size @ 1..) = reader.read(&mut octets) {
-                // Whatever comes behind its OPEN says that the session is up.
+                // The first message after the peer's OPEN shows that the session is established.
                 keepalive |= size == 19 || size > 60;
                 if keepalive {
                     let _ = up.send(());
@@ -347,7 +350,7 @@ impl Router {
         for first in (0..count).step_by(SHARED) {
             let [x, y] = u16::try_from(1 + first / SHARED % 60_000)?.to_be_bytes();
             let attributes = [
-                // ORIGIN, AS_PATH of two, NEXT_HOP 192.0.2.2, COMMUNITIES.
+                // ORIGIN, AS_PATH of two ASes, NEXT_HOP 192.0.2.2, COMMUNITIES.
                 &[0x40, 1, 1, 0, 0x40, 2, 10, 2, 2, 0, 0, high, low, 0, 0, x, y][..],
                 &[0x40, 3, 4, 192, 0, 2, 2, 0xc0, 8, 4, high, low, x, y],
             ]

@@ -1,10 +1,12 @@
-//! Measures how fast IPAM gives addresses out when several processes of one host ask without a pause.
+//! Measures the rate at which IPAM allocates addresses to several processes of one host that request them
+//! without pause.
 //!
 //!     cargo run --release --example ipam_rate -- [--store URL]... [--host-local PATH]
 //!
-//! For SQLite in a temporary folder, and for each URL: 1,000 addresses by one process, 1,000 by 8 that never pause, then 200 by
-//! 200 processes, 8 at a time, as a plugin is called. The last round is also done with the reference plugin `host-local`
-//! (one file for each address, in the same temporary folder). An etcd that is named has to be empty: a pool is written to it.
+//! For SQLite in a temporary folder and for each URL: 1,000 addresses by one process, 1,000 by 8 processes
+//! without pause, then 200 by 200 processes, 8 at a time, as a runtime calls a plugin. The last round is also
+//! run with the reference plugin `host-local` (one file per address, in the same temporary folder). An etcd
+//! store must be empty, because a pool is written to it.
 
 use std::io::Write;
 use std::path::Path;
@@ -60,7 +62,7 @@ async fn prepare(url: &str) -> Result<()> {
     Ok(())
 }
 
-/// Asks for addresses one by one and prints how long each took, in microseconds.
+/// Requests addresses one by one and prints the duration of each request in microseconds.
 async fn child(url: &str, name: &str, count: u32) -> Result<()> {
     let begun = Instant::now();
     let ipam = Ipam::new(open(&StoreOptions { url: url.to_owned(), ..StoreOptions::default() }).await?);
@@ -88,7 +90,7 @@ fn name() -> String {
     format!("{}-{}", std::process::id(), NAMES.fetch_add(1, Ordering::Relaxed))
 }
 
-/// One process that asks `count` times; how long each took.
+/// Runs one process that requests `count` addresses, and returns the duration of each request.
 fn ours(url: &str, count: u32) -> Result<Vec<u128>> {
     let mut command = Command::new(std::env::current_exe()?);
     let begun = Instant::now();
@@ -101,7 +103,7 @@ fn ours(url: &str, count: u32) -> Result<Vec<u128>> {
     String::from_utf8(done.stdout)?.lines().map(|line| Ok(line.parse()?)).collect()
 }
 
-/// Many short calls after each other.
+/// Runs many short processes one after the other.
 fn calls(one: impl Fn() -> Result<Vec<u128>>) -> Result<Vec<u128>> {
     let mut times = Vec::new();
     for _ in 0..CALLS / PROCESSES {
@@ -128,7 +130,7 @@ fn reference(path: &str, dir: &Path) -> Result<Vec<u128>> {
     Ok(vec![begun.elapsed().as_micros()])
 }
 
-/// Runs `work` in so many threads at once and prints what their times come to.
+/// Runs `work` in `threads` threads at once and prints statistics of their times.
 fn round(what: &str, threads: u32, work: impl Fn() -> Result<Vec<u128>> + Sync) -> Result<()> {
     let begun = Instant::now();
     let parts: Vec<Result<Vec<u128>>> = std::thread::scope(|scope| {

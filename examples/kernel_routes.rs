@@ -1,4 +1,5 @@
-//! Routes a second into the kernel and out of it, through the kernel thread, in a network namespace of its own.
+//! Measures the rate of installing and removing routes through the kernel thread, in a network namespace of
+//! its own.
 //!
 //! `cargo run --release --example kernel_routes -- [ROUTES] [NEXT_HOPS] [plain]` as root.
 

@@ -1,17 +1,23 @@
-//! Policy at scale: one agent of a large cluster, from its store to the kernel.
+//! Measures policy at scale: one agent of a large cluster, from the store to the kernel.
 //!
 //!     unshare -n target/release/examples/policy_scale target/release/tortie \
 //!         [CLUSTER [LOCAL [SHARED [RATE [STORE [WRITERS]]]]]]   (root)
 //!
-//! Fills a store (STORE: `sqlite`, or `etcd`, which is started beside the agent) with CLUSTER (50,000) endpoints of other
-//! hosts, LOCAL (110) of this one, 5,000 profiles and 2,000 policies, and starts the agent as a process of its own. Then: the
-//! time from the exec until the last local endpoint is applied and the memory; rules with 18,000 more policies that select
-//! nobody here; label changes, from before the transaction until the agent says that the kernel has it; the same for one more
-//! member of a set of the whole cluster; a burst of 1,000 new endpoints within a second (RATE: so many a second; 0: as fast as
-//! the store takes them of WRITERS (1) at a time, which is what the processors bear), whose profiles are SHARED different ones
-//! (5,000: each has one of its own), with what the agent's threads and this program, which shares the processors with it, ran
-//! meanwhile; and first packets of connections between two workloads before all that and after it. Everything lives in the
-//! namespace that it is started in.
+//! Fills a store (STORE: `sqlite`, or `etcd`, which it starts) with CLUSTER (50,000) endpoints of other
+//! hosts, LOCAL (110) of this host, 5,000 profiles and 2,000 policies, and starts the agent as a process of
+//! its own. Then it measures:
+//!
+//! * the time from exec until the last local endpoint is applied, and the memory;
+//! * the number of rules with 18,000 more policies that select no endpoint of this host;
+//! * label changes, from before the transaction until the agent reports that the kernel has it;
+//! * the same for one more member of a set of the whole cluster;
+//! * a burst of 1,000 new endpoints within a second, which share SHARED profiles (5,000: one each), with the
+//!   CPU time that the agent's threads use meanwhile, and this program, which shares the processors with it.
+//!   RATE is the number per second; 0 is as fast as the store accepts them from WRITERS (1) at a time, which
+//!   shows the limit of the CPU;
+//! * first packets of connections between two workloads, before and after all of this.
+//!
+//! It runs entirely in the namespace that it is started in.
 
 #![allow(clippy::print_stdout, reason = "its output")]
 
@@ -36,10 +42,10 @@ const POLICIES: usize = 2_000;
 const STRANGE: usize = 18_000;
 const CHANGES: usize = 500;
 const BURST: usize = 1_000;
-/// Roles of the cluster; those of this host are the first of them.
+/// Number of roles in the cluster; endpoints of this host use the first `OWN_ROLES`.
 const ROLES: usize = 200;
 const OWN_ROLES: usize = 10;
-/// Who opens connections to whom, and how many a round.
+/// Source and destination of connections, their number per round, and the number of rounds.
 const ONE: &str = "10.9.0.1";
 const OTHER: &str = "10.9.0.2";
 const PACKETS: u32 = 20_000;
@@ -107,7 +113,8 @@ async fn run(program: &Path, (dir, url): (&Path, &str), counts: [usize; 5]) -> R
         (put(&here(at), workload(at, &address(10, at), role, shared)), here(at))
     };
     acknowledged(&*store, &agent, "label change of a local endpoint to acknowledgement", label).await?;
-    // Every endpoint of the cluster is in the set of `has(env)`; this host's endpoint answers for the kernel.
+    // Every endpoint of the cluster is in the set of `has(env)`; an endpoint of this host shows when the
+    // kernel has it.
     let member = |n: usize| {
         let at = cluster + n;
         (put(&elsewhere(at), workload(n, &address(20, at), 1, shared)), here(0))
@@ -123,7 +130,8 @@ async fn run(program: &Path, (dir, url): (&Path, &str), counts: [usize; 5]) -> R
         writing.spawn(async move {
             let mut waiting = JoinSet::new();
             for n in (first..BURST).step_by(writers) {
-                // No earlier than its share of the rate, and after a delay of the store as fast as it can.
+                // Each write waits for its time in the rate; after a delay of the store, writes follow as
+                // fast as possible.
                 let due = begin + pause * u32::try_from(n)?;
                 tokio::time::sleep_until(due.into()).await;
                 let (at, begin) = (local + n, Instant::now());
@@ -169,7 +177,7 @@ async fn run(program: &Path, (dir, url): (&Path, &str), counts: [usize; 5]) -> R
     Ok(())
 }
 
-/// A store beside the agent, ended when it is dropped.
+/// An etcd process, killed on drop.
 struct Etcd(Child);
 
 impl Etcd {
@@ -206,7 +214,7 @@ fn peers() -> PathBuf {
     std::env::var_os("TORTIE_PEERS").map_or_else(|| PathBuf::from("target/peers/bin"), PathBuf::from)
 }
 
-/// A workload that opens connections to another one, as first packets: nobody answers.
+/// A workload that sends first packets of connections to another workload, which answers none.
 struct Sender(std::sync::mpsc::Sender<std::sync::mpsc::Sender<f64>>);
 
 impl Sender {
@@ -232,7 +240,7 @@ impl Sender {
         ip(format!("-n {} route add default via 169.254.1.1", name(1)))?;
         let (asks, asked) = std::sync::mpsc::channel::<std::sync::mpsc::Sender<f64>>();
         let file = std::fs::File::open(format!("/run/netns/{}", name(1)))?;
-        // The names are needed no more: the interfaces hold the namespaces while this process lives.
+        // The names are no longer needed: the open files keep the namespaces alive.
         let other = std::fs::File::open(format!("/run/netns/{}", name(2)))?;
         ip(format!("netns del {}", name(1)))?;
         ip(format!("netns del {}", name(2)))?;
@@ -247,7 +255,7 @@ impl Sender {
                 for _ in 0..PACKETS {
                     port += 1;
                     let [_, _, a, b] = (1024 + port % 60_000).to_be_bytes();
-                    // To port 2: policy x1 of the second role.
+                    // Port 2 is allowed by policy x1 of the second role.
                     let syn = [a, b, 0, 2, 0, 0, 0, 1, 0, 0, 0, 0, 0x50, 2, 255, 255, 0, 0, 0, 0];
                     socket.send_to(&syn, &to.into())?;
                 }
@@ -259,7 +267,8 @@ impl Sender {
         Ok(Self(asks))
     }
 
-    /// The best of some seconds in rounds of a tenth: the machine's neighbours take their part for seconds at a time.
+    /// Returns the best rate of several rounds of a tenth of a second: other virtual machines take CPU time
+    /// for seconds at a time.
     fn rate(&self) -> Result<f64> {
         let mut best = 0f64;
         for _ in 0..ROUNDS {
@@ -315,7 +324,8 @@ fn rules(selector: &str, n: usize) -> String {
     )
 }
 
-/// Changes one after the other, each until the agent says that it is in force for an endpoint.
+/// Makes changes one after the other, and waits for each until the agent reports that it is in force for an
+/// endpoint.
 async fn acknowledged(
     store: &dyn Store,
     agent: &Agent,
@@ -349,12 +359,12 @@ async fn applied(client: &Client, key: &str, revision: u64, patience: Duration) 
     }
 }
 
-/// Nanoseconds that the threads of a process ran so far, by their names.
+/// Returns the CPU time in nanoseconds that the threads of a process have used, by thread name.
 fn processor(pid: u32) -> Result<BTreeMap<String, u64>> {
     let mut all = BTreeMap::new();
     for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
         let task = task?.path();
-        // It may have ended meanwhile.
+        // The thread may have ended meanwhile.
         let Ok(name) = std::fs::read_to_string(task.join("comm")) else { continue };
         let Ok(text) = std::fs::read_to_string(task.join("schedstat")) else { continue };
         let ran: u64 = text.split(' ').next().unwrap_or_default().parse()?;
@@ -363,7 +373,7 @@ fn processor(pid: u32) -> Result<BTreeMap<String, u64>> {
     Ok(all)
 }
 
-/// What was spent between two looks, in all and by thread.
+/// Formats the CPU time between two readings, in total and by thread.
 fn spent(before: &BTreeMap<String, u64>, after: &BTreeMap<String, u64>) -> String {
     let since = |(name, ran): (&String, &u64)| {
         (name.clone(), ran.saturating_sub(before.get(name).copied().unwrap_or_default()) / 1_000_000)
@@ -375,7 +385,7 @@ fn spent(before: &BTreeMap<String, u64>, after: &BTreeMap<String, u64>) -> Strin
     format!("{all} ms ({})", parts.join(", "))
 }
 
-/// As nft counts them.
+/// Counts the rules of the table with nft.
 fn kernel_rules() -> Result<usize> {
     let nft = peers().join("nft");
     let out = Command::new(&nft)
@@ -387,7 +397,7 @@ fn kernel_rules() -> Result<usize> {
     Ok(list.iter().filter(|object| object.get("rule").is_some()).count())
 }
 
-/// How long changes took, each with what the store took of it to answer.
+/// Prints the durations of changes, and the part of each that the store took to answer.
 fn say(what: &str, times: &[(Duration, Duration)]) {
     let line = |what: &str, mut times: Vec<Duration>| {
         let [half, most, worst] = percentiles(&mut times);

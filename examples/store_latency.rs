@@ -1,9 +1,9 @@
-//! Measures how long a write of another process takes to reach a watcher.
+//! Measures the latency from a write of one process to the watch event in another.
 //!
 //!     cargo run --release --example store_latency [URL]      default: a SQLite store in a temporary folder
 //!
-//! Two rounds: 1,000 writes 2 ms apart, and 10 lone ones after 2 s of silence each. The time runs from before the call
-//! of the writer, so the flush to the disk is in it.
+//! Two rounds: 1,000 writes 2 ms apart, and 10 single writes after 2 s of silence each. The time runs from
+//! before the writer's call, so it includes the flush to disk.
 
 use std::time::Duration;
 
@@ -60,7 +60,7 @@ async fn measure(url: &str, count: usize, pause: Duration) -> Result<Vec<i64>> {
     let prefixes = ["/calico/test/".to_owned(), "/calico/other/".to_owned()];
     let after = store.list(&prefixes).await?.revision;
     let mut watch = store.watch(&prefixes, after, None).await?;
-    // Watchers of etcd hold back at first.
+    // An etcd watch delays its first events.
     let settle = async {
         loop {
             watch.next().await?;

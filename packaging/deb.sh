@@ -1,9 +1,9 @@
 #!/bin/bash
-# deb.sh - the Debian package of Tortie, from a program that is built already.
+# deb.sh - builds the Debian package of Tortie from a compiled program.
 #
 #   packaging/deb.sh PROGRAM [DIR]      writes DIR/tortie_VERSION_ARCH.deb (default: target) and prints its path
 #
-# With dpkg-deb alone: cargo-deb would be 150 crates to compile for what these lines do, in CI and for everybody who packages.
+# It needs only dpkg-deb: cargo-deb would compile 150 crates for the same result, in CI and for every packager.
 # A static program (see docs/install.md) gives a package without dependencies. DEB_COMPRESS=none is for tests.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -18,16 +18,16 @@ put() { install -D -m "$1" "$2" "$root/$3"; }
 put 0755 "$program" usr/bin/tortie
 put 0644 packaging/systemd/tortie.service lib/systemd/system/tortie.service
 put 0640 packaging/etc/tortie.toml etc/tortie/tortie.toml
-# Everybody's commands look there for the store; it names files of secrets and holds none.
+# Readable by all users, whose commands find the store by it; it names files with secrets and contains none.
 put 0644 packaging/etc/tortie.env etc/tortie/tortie.env
 put 0644 README.md usr/share/doc/tortie/README.md
 put 0644 LICENSE usr/share/doc/tortie/copyright
 mkdir -p "$root/usr/share/doc/tortie/docs" "$root/usr/lib/cni"
 cp docs/*.md "$root/usr/share/doc/tortie/docs/"
 gzip -9nc CHANGELOG.md > "$root/usr/share/doc/tortie/changelog.gz"
-# Where Debian's container runtimes look; `tortie cni install` serves those that look in /opt/cni/bin.
+# CNI directory of Debian's container runtimes; for runtimes that use /opt/cni/bin there is `tortie cni install`.
 for name in tortie-cni tortie-ipam; do ln -s ../../bin/tortie "$root/usr/lib/cni/$name"; done
-# What the program says of itself.
+# The program itself generates its shell completion and manual pages.
 complete() { "$program" completion "$1" > "$work/completion" 2>/dev/null && put 0644 "$work/completion" "$2"; }
 complete bash usr/share/bash-completion/completions/tortie || true
 complete zsh usr/share/zsh/vendor-completions/_tortie || true
@@ -44,7 +44,7 @@ fi
 mkdir -p "$root/DEBIAN"
 install -m 0755 packaging/debian/postinst packaging/debian/prerm packaging/debian/postrm "$root/DEBIAN/"
 printf '/etc/tortie/tortie.env\n/etc/tortie/tortie.toml\n' > "$root/DEBIAN/conffiles"
-# The newest glibc that the program asks for; a static one asks for none.
+# The newest glibc version that the program requires; a static program requires none.
 libc=$(grep -aoE 'GLIBC_2\.[0-9]+' "$program" | sort -uV | tail -1 || true)
 {
   echo "Package: tortie"

@@ -1,5 +1,5 @@
 #!/bin/bash
-# static.sh - whether a program is static, and starts where there is nothing else.
+# static.sh - checks that a program is static, and that it runs in an empty root.
 #
 #   packaging/static.sh PROGRAM
 set -euo pipefail
@@ -13,8 +13,8 @@ if readelf --dynamic --wide "$program" | grep -q NEEDED; then
   echo "static.sh: $program asks for libraries: it is not static" >&2
   exit 1
 fi
-# An empty root: no loader, no library, no file of this machine but the name of the boot, which leases of a store need. The store
-# shows that SQLite works there.
+# The empty root has no loader, no library and no file of this machine except the boot id, which leases of a store need. The
+# store commands show that SQLite works there.
 root=$(mktemp -d); trap 'rm -rf "$root"' EXIT
 mkdir -p "$root/proc/sys/kernel/random"
 cat /proc/sys/kernel/random/boot_id > "$root/proc/sys/kernel/random/boot_id"

@@ -1,4 +1,4 @@
-# BIRD 2: one protocol a peer, without delays.
+# BIRD 2: one protocol per peer, without connect and error delays.
 daemon_config() {
   awk '
     $1 == "local" { me = $2; as = $3; v = index(me, ":") ? 6 : 4

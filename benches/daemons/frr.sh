@@ -1,4 +1,4 @@
-# FRR: bgpd, and zebra where the kernel is to be programmed.
+# FRR: bgpd, and zebra in scenarios that measure the kernel's table.
 daemon_config() {
   awk -v kernel="$DIR/kernel" '
     $1 == "local" { me = $2; as = $3; v = index(me, ":") ? 6 : 4

@@ -1,4 +1,4 @@
-# GoBGP: it programs kernels through FRR's zebra only, and takes what it originates from its API.
+# GoBGP: it writes to the kernel only through FRR's zebra, and its own routes are added through its API.
 daemon_config() {
   awk -v own="$DIR/own" '
     $1 == "local" { me = $2; v = index(me, ":") ? 6 : 4

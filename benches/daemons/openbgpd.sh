@@ -1,4 +1,4 @@
-# OpenBGPD: it drops to a user of its own, for which it gets its own /etc/passwd, and programs no kernel on Linux.
+# OpenBGPD: it drops privileges to a user that a private /etc/passwd defines, and on Linux it does not write to the kernel.
 daemon_config() {
   awk -v socket="$DIR/socket" '
     $1 == "local" { me = $2; v = index(me, ":") ? 6 : 4
@@ -9,7 +9,7 @@ daemon_config() {
       print ($5 == "dial" ? "" : " passive\n") "}" }
     END { print "allow from any\nallow to any" }' > "$DIR/bgpd.conf"
   chmod 600 "$DIR/bgpd.conf"; chmod 755 "$DIR"; mkdir "$DIR/empty"
-  # No second line for a user that is installed.
+  # An installed user must not get a second line.
   grep -v '^_openbgpd:' /etc/passwd > "$DIR/passwd"; grep -v '^_openbgpd:' /etc/group > "$DIR/group"
   echo "_openbgpd:x:64999:64999::$DIR/empty:/usr/sbin/nologin" >> "$DIR/passwd"; echo "_openbgpd:x:64999:" >> "$DIR/group"
 }

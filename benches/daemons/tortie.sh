@@ -1,8 +1,8 @@
-# Tortie: a store with the peers as global peers. All it learns may be announced, which on a host only pools are.
+# Tortie: a store with the peers as global peers. All learned routes may be announced; by default, a host announces only pools.
 TORTIE=${TORTIE:-$PWD/target/release/tortie}
 
 daemon_config() {
-  # (keys and values are text: a JSON value stands quoted in the store's JSON)
+  # Keys and values are text, so a JSON value is a quoted string in the store's JSON.
   awk -v kernel="$DIR/kernel" '
     function put(key, value) { gsub(/"/, "\\\"", value); printf "%s\n\"/calico%s\": \"%s\"", sep, key, value; sep = "," }
     BEGIN { printf "{"; put("/v1/Ready", "true"); put("/bgp/v1/global/node_mesh", "{\"enabled\": false}") }

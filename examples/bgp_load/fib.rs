@@ -1,4 +1,4 @@
-//! Waits until the daemon's kernel has all routes, or none of them.
+//! Waits until the kernel's table in the daemon's namespace has all routes, or none of them.
 
 use std::fs::File;
 use std::io;
@@ -13,30 +13,32 @@ use super::load::Load;
 use super::measure::Processes;
 use super::mix::Prefix;
 
-/// Between two looks at the kernel's table, each of which takes 5 to 20 ms of a processor for 100,000 routes: at first and at
-/// most, and shortly before the end.
+/// Pauses between reads of the kernel's table, each of which takes 5 to 20 ms of CPU time for 100,000 routes:
+/// the first, the maximum, and the minimum shortly before the end.
 pub(crate) const FIRST: Duration = Duration::from_millis(20);
 const MOST: Duration = Duration::from_millis(60);
 const LEAST: Duration = Duration::from_millis(2);
-/// Between two questions about one address, each of which takes a microsecond.
+/// Pause between lookups of one address, each of which takes a microsecond.
 const ASK: Duration = Duration::from_micros(500);
 
-/// A prefix near the end of what is announced, which the daemon's kernel is asked for: daemons write routes in the order in
-/// which these come, so that the table is worth a look when this one is there. A look takes longer than the last routes do.
+/// A prefix near the end of the announcements, for lookups in the daemon's kernel. Daemons install routes in
+/// the order of arrival, so the table is only worth reading once this prefix is installed; reading it takes
+/// longer than installing the last routes.
 pub(crate) struct Mark {
     socket: UdpSocket,
     inside: SocketAddr,
 }
 
 impl Mark {
-    /// The last prefix that none of the others covers.
+    /// Chooses the last prefix that no other prefix covers.
     pub(crate) fn new(daemon: &Processes, prefixes: &[Prefix]) -> anyhow::Result<Self> {
         let alone = |mark: &&Prefix| prefixes.iter().filter(|p| p.covers(mark)).count() == 1;
         let mark = prefixes.iter().rev().find(alone).context("there are no prefixes")?;
         let pid = daemon.0.first().context("--pids: the processes of the daemon")?;
         let namespace = File::open(format!("/proc/{pid}/ns/net"))?;
-        // A thread of its own enters the namespace, so that all else stays where it is. `Namespace` of the library does the
-        // same, but the generator has none of our code: it is built in seconds, and shares no bug with what it measures.
+        // A separate thread enters the namespace, so that the rest of the process stays in its own. The
+        // library's `Namespace` does the same, but the generator uses no code of the product: it builds in
+        // seconds, and shares no bug with the daemon that it measures.
         let socket = std::thread::spawn(move || {
             move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
             UdpSocket::bind("0.0.0.0:0")
@@ -45,15 +47,16 @@ impl Mark {
         Ok(Self { socket, inside: SocketAddr::new(mark.first(), 9) })
     }
 
-    /// Whether the kernel has a route: it looks one up to connect, and sends nothing.
+    /// True if the kernel has a route to the prefix: `connect` looks one up and sends no packet.
     fn is_there(&self) -> bool {
         self.socket.connect(self.inside).is_ok()
     }
 }
 
-/// Waits until the kernel's table has come from so many routes to so many; gives the moment. That is when the mark comes or
-/// goes, where a look at the table says then that it was the last; else the end of the look that finds all. Looks are
-/// few while it is far from that, so that they take little from the daemon, and close when it is near.
+/// Waits until the number of routes in the kernel's table has changed from `start` to `goal`, and returns
+/// that moment. It is the moment at which the mark appeared or vanished, if the next read of the table finds
+/// all other routes done; otherwise the end of the read that finds them done. The table is read rarely while
+/// the goal is far, to take little CPU time from the daemon, and often when it is near.
 pub(crate) fn wait(
     load: &mut Load,
     daemon: &Processes,
@@ -71,7 +74,7 @@ pub(crate) fn wait(
     }
     while Instant::now() < deadline {
         let now = daemon.fib()?;
-        // The mark tells the moment where it was the last, which the first look says.
+        // The mark gives the exact moment if it was the last route, which the first read of the table shows.
         let moment = moved.take();
         if has(now) {
             return Ok(moment.or_else(|| Some(Instant::now())));

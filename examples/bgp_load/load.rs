@@ -1,4 +1,4 @@
-//! Many BGP sessions from one thread.
+//! Runs many BGP sessions in one thread.
 
 use std::collections::VecDeque;
 use std::io;
@@ -25,17 +25,17 @@ pub(crate) struct Load {
     again: VecDeque<(Instant, usize)>,
     keepalives: Instant,
     scratch: Vec<u8>,
-    /// Sessions that are established.
+    /// Number of established sessions.
     pub(crate) up: usize,
-    /// Connects that are not established yet.
+    /// Number of connections whose session is not established yet.
     pub(crate) under_way: usize,
-    /// Sessions that have their target.
+    /// Number of sessions that have reached their target.
     pub(crate) met: usize,
-    /// Sessions or connects that ended and were tried again.
+    /// Number of sessions or connections that ended and were retried.
     pub(crate) retries: usize,
-    /// Of these, established sessions.
+    /// Number of established sessions among `retries`.
     pub(crate) lost: usize,
-    /// Why the last one ended.
+    /// Error that ended the last session or connection.
     pub(crate) why: Option<io::Error>,
 }
 
@@ -59,7 +59,7 @@ impl Load {
         })
     }
 
-    /// Begins to connect.
+    /// Begins to connect a session.
     pub(crate) fn start(&mut self, index: usize) -> io::Result<()> {
         let Some(session) = self.sessions.get_mut(index) else { return Ok(()) };
         let domain = Domain::for_address(self.target);
@@ -73,7 +73,7 @@ impl Load {
         self.adopt(index, socket, Stage::Connecting)
     }
 
-    /// Gives a session its connection.
+    /// Attaches a connection to a session.
     fn adopt(&mut self, index: usize, socket: Socket, stage: Stage) -> io::Result<()> {
         let Some(session) = self.sessions.get_mut(index) else { return Ok(()) };
         let token = epoll::EventData::new_u64(index as u64);
@@ -84,7 +84,7 @@ impl Load {
         Ok(())
     }
 
-    /// Waits for a connection from the daemon for this session.
+    /// Accepts a connection of the daemon for this session.
     pub(crate) fn accept(&mut self, index: usize, deadline: Instant) -> io::Result<()> {
         let Some(session) = self.sessions.get_mut(index) else { return Ok(()) };
         let listener =
@@ -102,7 +102,7 @@ impl Load {
         Ok(())
     }
 
-    /// Ends a session's connection with a reset.
+    /// Closes a session's connection with a TCP reset.
     pub(crate) fn reset(&mut self, index: usize) -> io::Result<()> {
         let Some(session) = self.sessions.get_mut(index) else { return Ok(()) };
         if let Some(socket) = &session.socket {
@@ -113,7 +113,7 @@ impl Load {
         Ok(())
     }
 
-    /// Sets what watching sessions wait for.
+    /// Sets the targets of watching sessions.
     pub(crate) fn aim(&mut self, target: impl Fn(usize) -> Target) {
         self.met = 0;
         for (index, session) in self.sessions.iter_mut().enumerate() {
@@ -123,7 +123,7 @@ impl Load {
         }
     }
 
-    /// Sends a keepalive.
+    /// Sends a KEEPALIVE on a session.
     pub(crate) fn keepalive(&mut self, index: usize) {
         if let Some(session) = self.sessions.get_mut(index) {
             session.keepalive();
@@ -131,7 +131,7 @@ impl Load {
         }
     }
 
-    /// Has a session written to soon.
+    /// Queues a session for writing.
     pub(crate) fn poke(&mut self, index: usize) {
         self.busy.push_back(index);
     }
@@ -147,7 +147,7 @@ impl Load {
         }
     }
 
-    /// Waits at most this long for something to happen, and handles it.
+    /// Waits at most `wait` for events, and handles them.
     pub(crate) fn step(&mut self, wait: Duration) -> io::Result<()> {
         let mut events: Vec<epoll::Event> = Vec::with_capacity(512);
         let wait = if self.busy.is_empty() { wait } else { Duration::ZERO };
@@ -206,7 +206,7 @@ impl Load {
     }
 }
 
-/// Notes when a session has its target for the first time.
+/// Records the time at which a session reaches its target; true if it just did.
 fn settle(session: &mut Session) -> bool {
     let has = match session.target {
         _ if !session.watches => false,

@@ -1,13 +1,14 @@
-//! The load generator of the benchmarks: BGP peers that feed a daemon, count what it sends, and measure what it costs.
+//! Load generator of the benchmarks: BGP peers that announce routes to a daemon, count the routes that it
+//! sends, and measure its CPU time and memory.
 //!
 //! ```text
-//! bgp_load plan SCENARIO                    the peers, for the daemon's configuration
-//! bgp_load run SCENARIO --pids 12,34        the scenario; one JSON object for each thing timed
-//! bgp_load table RESULTS                    such objects as a Markdown table
+//! bgp_load plan SCENARIO                    prints the peers, for the daemon's configuration
+//! bgp_load run SCENARIO --pids 12,34        runs the scenario; prints one JSON object per measurement
+//! bgp_load table RESULTS                    prints these objects as a Markdown table
 //! ```
 //!
-//! `benches/side-by-side.sh` makes the two network namespaces that this needs and runs the daemons; `benches/README.md`
-//! says what each scenario is.
+//! `benches/side-by-side.sh` creates the two network namespaces that it needs and runs the daemons;
+//! `benches/README.md` describes each scenario.
 
 mod fib;
 mod load;
@@ -107,6 +108,6 @@ fn main() -> anyhow::Result<()> {
 fn raise_file_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
-    // Without it the connects beyond the limit fail, and that is reported.
+    // If this fails, connections beyond the limit fail, and the generator reports that.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
 }

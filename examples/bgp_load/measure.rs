@@ -1,25 +1,25 @@
-//! What a daemon costs: CPU and memory of all its processes, and what stands in its kernel.
+//! Measures CPU time and memory of a daemon's processes, and the routes in its kernel.
 
 use std::fs;
 use std::io;
 use std::time::Duration;
 
-/// The processes of a daemon.
+/// Process ids of a daemon.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Processes(pub(crate) Vec<u32>);
 
 impl Processes {
-    /// User and system seconds of all threads so far, also of those that ended.
+    /// Returns user and system time in seconds of all threads so far, including those that ended.
     pub(crate) fn cpu(&self) -> io::Result<f64> {
         let mut sum = Duration::ZERO;
         for pid in &self.0 {
             let mut running = 0;
             for task in fs::read_dir(format!("/proc/{pid}/task"))? {
-                // A thread may end meanwhile.
+                // The thread may have ended meanwhile.
                 let text = fs::read_to_string(task?.path().join("schedstat")).unwrap_or_default();
                 running += text.split_whitespace().next().and_then(|t| t.parse::<u64>().ok()).unwrap_or(0);
             }
-            // What ended is in the process's own count alone, which goes in steps of 10 ms.
+            // Time of ended threads is only in the process's own counter, which has a resolution of 10 ms.
             let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
             let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace();
             let hundredths: u64 = fields.skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum();
@@ -28,12 +28,12 @@ impl Processes {
         Ok(sum.as_secs_f64())
     }
 
-    /// Largest resident memory so far, the sum of all processes, MB.
+    /// Returns the peak resident memory, summed over all processes, in MB.
     pub(crate) fn peak_mb(&self) -> io::Result<f64> {
         self.memory("VmHWM:")
     }
 
-    /// Resident memory now, MB.
+    /// Returns the current resident memory, summed over all processes, in MB.
     pub(crate) fn resident_mb(&self) -> io::Result<f64> {
         self.memory("VmRSS:")
     }
@@ -48,7 +48,7 @@ impl Processes {
         Ok(sum / 1024.0)
     }
 
-    /// IPv4 prefixes in the main table of the daemon's namespace.
+    /// Returns the number of IPv4 prefixes in the main table of the daemon's namespace.
     pub(crate) fn fib(&self) -> io::Result<usize> {
         let Some(pid) = self.0.first() else { return Ok(0) };
         let text = fs::read_to_string(format!("/proc/{pid}/net/fib_triestat"))?;
@@ -57,7 +57,7 @@ impl Processes {
     }
 }
 
-/// User and system seconds of this process.
+/// Returns user and system time of this process in seconds.
 pub(crate) fn own_cpu() -> f64 {
     Processes(vec![std::process::id()]).cpu().unwrap_or(0.0)
 }

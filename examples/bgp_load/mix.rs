@@ -1,23 +1,24 @@
-//! What senders announce: the same prefixes and attributes in every run with the same seed.
+//! Generates the announcements of senders: runs with equal seeds have equal prefixes and attributes.
 //!
-//! Eight prefixes for each attribute set, AS paths of one to six, a quarter with MED, three quarters with one to three
-//! communities, lengths in about the shape of the public table. Attribute sets may come twice.
+//! Each attribute set has eight prefixes. AS paths have one to six ASes, a quarter of the sets has MED, three
+//! quarters have one to three communities, and prefix lengths follow the public Internet table approximately.
+//! An attribute set may occur twice.
 
 use std::net::{IpAddr, Ipv4Addr};
 
 use std::collections::HashSet;
 
-/// Prefixes that share an attribute set.
+/// Number of prefixes that share an attribute set.
 const SHARED: usize = 8;
-/// Longest message (RFC 4271 4.1).
+/// Maximum message length in octets (RFC 4271 4.1).
 const MESSAGE: usize = 4096;
-/// Lengths of IPv4 prefixes and how many of a hundred have them.
+/// IPv4 prefix lengths, each with its share in percent.
 const LENGTHS_V4: [(u8, u64); 9] =
     [(24, 58), (23, 10), (22, 12), (21, 5), (20, 5), (19, 4), (18, 2), (17, 1), (16, 3)];
-/// The same for IPv6.
+/// IPv6 prefix lengths, each with its share in percent.
 const LENGTHS_V6: [(u8, u64); 6] = [(48, 54), (44, 9), (40, 9), (36, 6), (32, 20), (29, 2)];
 
-/// Splitmix64.
+/// Splitmix64 random number generator.
 #[derive(Debug, Clone)]
 pub(crate) struct Random(u64);
 
@@ -38,7 +39,7 @@ impl Random {
     }
 }
 
-/// A prefix; the bits of an IPv4 one are the first 32.
+/// A prefix; an IPv4 address occupies the first 32 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Prefix {
     bits: u128,
@@ -54,7 +55,7 @@ impl Prefix {
         Self { bits, len }
     }
 
-    /// Reads one from the front of an NLRI field.
+    /// Decodes a prefix from the front of an NLRI field, and returns the rest.
     pub(crate) fn read(field: &[u8]) -> Option<(Self, &[u8])> {
         let (len, rest) = field.split_first()?;
         let octets = rest.get(..usize::from(len.div_ceil(8)))?;
@@ -63,7 +64,7 @@ impl Prefix {
         Some((Self { bits: u128::from_be_bytes(bits), len: *len }, rest.get(octets.len()..)?))
     }
 
-    /// The prefix in one word: no two of one family with at most 56 bits have the same.
+    /// Encodes the prefix in one integer, which is unique among prefixes of one family with at most 56 bits.
     pub(crate) fn key(self) -> u64 {
         u64::try_from(self.bits >> 72).unwrap_or(0) << 8 | u64::from(self.len)
     }
@@ -73,12 +74,12 @@ impl Prefix {
         out.extend(self.bits.to_be_bytes().into_iter().take(usize::from(self.len.div_ceil(8))));
     }
 
-    /// Whether every address of the other one is in this one.
+    /// True if this prefix contains every address of the other one.
     pub(crate) fn covers(self, other: &Self) -> bool {
         self.len <= other.len && (self.bits ^ other.bits) & u128::MAX << (128 - self.len) == 0
     }
 
-    /// The first IPv4 address in it.
+    /// Returns the first IPv4 address of the prefix.
     pub(crate) fn first(self) -> IpAddr {
         IpAddr::V4(Ipv4Addr::from(u32::try_from(self.bits >> 96).unwrap_or(0)))
     }
@@ -88,7 +89,7 @@ impl Prefix {
     }
 }
 
-/// Different prefixes that no daemon takes for martians, and outside 10.0.0.0/8, where the lab lives.
+/// Generates distinct prefixes that no daemon rejects as martians, outside of 10.0.0.0/8, which the lab uses.
 pub(crate) fn prefixes(count: usize, v6: bool, seed: u64) -> Vec<Prefix> {
     let mut random = Random::new(seed);
     let lengths: &[(u8, u64)] = if v6 { &LENGTHS_V6 } else { &LENGTHS_V4 };
@@ -115,17 +116,17 @@ pub(crate) fn prefixes(count: usize, v6: bool, seed: u64) -> Vec<Prefix> {
     out
 }
 
-/// Who announces.
+/// A peer that announces routes.
 #[derive(Debug, Clone)]
 pub(crate) struct Sender<'a> {
     pub(crate) asn: u32,
     pub(crate) ebgp: bool,
-    /// Attribute sets take them in turn.
+    /// Next hops, which attribute sets use in rotation.
     pub(crate) next_hops: &'a [IpAddr],
     pub(crate) seed: u64,
 }
 
-/// UPDATE messages that announce these prefixes.
+/// Encodes UPDATE messages that announce these prefixes.
 pub(crate) fn updates(prefixes: &[Prefix], sender: &Sender<'_>) -> Vec<u8> {
     let mut random = Random::new(sender.seed ^ 0xA77);
     let mut out = Vec::with_capacity(prefixes.len() * 12);
@@ -136,7 +137,7 @@ pub(crate) fn updates(prefixes: &[Prefix], sender: &Sender<'_>) -> Vec<u8> {
     out
 }
 
-/// A message that announces prefixes with one set of attributes, which lacks the next hop.
+/// Encodes a message that announces prefixes with one attribute set, to which it adds the next hop.
 pub(crate) fn announce(out: &mut Vec<u8>, attributes: &[u8], next_hop: IpAddr, prefixes: &[Prefix]) {
     let mut nlri = Vec::with_capacity(64);
     prefixes.iter().for_each(|p| p.write(&mut nlri));
@@ -165,7 +166,7 @@ pub(crate) fn announce(out: &mut Vec<u8>, attributes: &[u8], next_hop: IpAddr, p
     message(out, 2, &body);
 }
 
-/// UPDATE messages that withdraw these prefixes, as many in each as there is room for.
+/// Encodes UPDATE messages that withdraw these prefixes, each filled to the maximum length.
 pub(crate) fn withdrawals(prefixes: &[Prefix], v6: bool) -> Vec<u8> {
     let mut out = Vec::with_capacity(prefixes.len() * 4);
     let mut rest = prefixes;
@@ -195,7 +196,7 @@ pub(crate) fn withdrawals(prefixes: &[Prefix], v6: bool) -> Vec<u8> {
     out
 }
 
-/// ORIGIN, AS_PATH, MED, LOCAL_PREF and COMMUNITIES of one set.
+/// Generates ORIGIN, AS_PATH, MED, LOCAL_PREF and COMMUNITIES of one attribute set.
 fn attributes(random: &mut Random, sender: &Sender<'_>) -> Vec<u8> {
     let mut path: Vec<u32> = sender.ebgp.then_some(sender.asn).into_iter().collect();
     let length = 1 + usize::try_from(random.below(6)).unwrap_or(0);
@@ -226,14 +227,14 @@ fn attributes(random: &mut Random, sender: &Sender<'_>) -> Vec<u8> {
     out
 }
 
-/// One iBGP UPDATE with plain attributes.
+/// Encodes one iBGP UPDATE with only the mandatory attributes and LOCAL_PREF.
 pub(crate) fn plain(prefixes: &[Prefix], next_hop: IpAddr) -> Vec<u8> {
     let mut out = Vec::new();
     announce(&mut out, &[0x40, 1, 1, 0, 0x40, 2, 0, 0x40, 5, 4, 0, 0, 0, 100], next_hop, prefixes);
     out
 }
 
-/// Appends a message of this type.
+/// Appends a message of this type to `out`.
 pub(crate) fn message(out: &mut Vec<u8>, kind: u8, body: &[u8]) {
     out.extend([0xff; 16]);
     out.extend(u16::try_from(19 + body.len()).unwrap_or(u16::MAX).to_be_bytes());

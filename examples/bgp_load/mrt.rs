@@ -1,6 +1,7 @@
-//! Streams of UPDATEs from MRT files (RFC 6396): a table dump gives one for each feed, recorded updates give one.
+//! Converts MRT files (RFC 6396) to streams of UPDATE messages: one per feed of a table dump, one for
+//! recorded updates.
 //!
-//! Attributes are sent as they stand there but for the next hop, which becomes the sender's address.
+//! Attributes are unchanged except for the next hop, which becomes the sender's address.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -12,20 +13,20 @@ use anyhow::{Context, bail, ensure};
 
 use super::mix::{self, Prefix};
 
-/// Feeds of a table with fewer routes are left out: they are the dumping router's own.
+/// Minimum number of routes of a feed: smaller feeds in a table dump are the dumping router's own routes.
 const LEAST: usize = 1000;
 
-/// What one peer announces.
+/// Announcements of one peer.
 #[derive(Debug, Default)]
 pub(crate) struct Feed {
-    /// Its AS.
+    /// AS number of the peer.
     pub(crate) asn: u32,
-    /// IPv4 UPDATE messages, one after the other.
+    /// Concatenated IPv4 UPDATE messages.
     pub(crate) messages: Vec<u8>,
     pub(crate) prefixes: Vec<Prefix>,
 }
 
-/// Reads a file, through gzip when its name ends in `.gz`.
+/// Reads a file, and decompresses it with gzip if its name ends in `.gz`.
 fn content(path: &Path) -> anyhow::Result<Vec<u8>> {
     if path.extension().is_none_or(|e| e != "gz") {
         return std::fs::read(path).with_context(|| path.display().to_string());
@@ -38,7 +39,7 @@ fn content(path: &Path) -> anyhow::Result<Vec<u8>> {
     Ok(out)
 }
 
-/// The feeds of a file; `hop(n)` is the address of the n-th sender.
+/// Returns the feeds of a file; `hop(n)` is the address of the n-th sender.
 pub(crate) fn feeds(path: &Path, hop: impl Fn(usize) -> Ipv4Addr) -> anyhow::Result<Vec<Feed>> {
     let bytes = content(path)?;
     let mut rest = bytes.as_slice();
@@ -96,10 +97,11 @@ fn u32(rest: &mut &[u8]) -> Option<u32> {
     Some(u32::from_be_bytes(*first))
 }
 
-/// AS of the feed, attributes, prefix.
+/// AS number of the feed, attributes, prefix.
 type Route<'a> = (u32, &'a [u8], Prefix);
 
-/// TABLE_DUMP_V2 (RFC 6396 4.3): ASes of the peers, and their routes with attributes of four-octet ASes.
+/// Parser of TABLE_DUMP_V2 (RFC 6396 4.3): AS numbers of the peers, and their routes, with AS paths of
+/// four-octet AS numbers.
 #[derive(Default)]
 struct Table<'a> {
     asns: Vec<u32>,
@@ -135,7 +137,7 @@ impl<'a> Table<'a> {
     }
 }
 
-/// Neighbouring routes with equal attributes share a message, as a router would send them.
+/// Encodes routes as messages; adjacent routes with equal attributes share one, as on a router.
 fn pack(routes: Vec<Route<'_>>, hop: Ipv4Addr) -> Feed {
     let mut feed = Feed { asn: routes.first().map_or(0, |r| r.0), ..Feed::default() };
     for run in routes.chunk_by(|a, b| a.1 == b.1) {
@@ -155,7 +157,7 @@ fn pack(routes: Vec<Route<'_>>, hop: Ipv4Addr) -> Feed {
     feed
 }
 
-/// Calls `each` with type, whole attribute and offset of its value.
+/// Calls `each` with the type of each attribute, the whole attribute, and the offset of its value.
 fn each_attribute(attributes: &[u8], mut each: impl FnMut(u8, &[u8], usize)) {
     let mut at = 0;
     while let Some([flags, kind, rest @ ..]) = attributes.get(at..) {
@@ -170,7 +172,7 @@ fn each_attribute(attributes: &[u8], mut each: impl FnMut(u8, &[u8], usize)) {
     }
 }
 
-/// BGP4MP_MESSAGE_AS4 (RFC 6396 4.4.3).
+/// Parses BGP4MP_MESSAGE_AS4 (RFC 6396 4.4.3).
 fn message(feed: &mut Feed, mut body: &[u8], hop: Ipv4Addr) -> Option<()> {
     let asn = u32(&mut body)?;
     u32(&mut body)?;

@@ -1,16 +1,17 @@
-//! Which prefixes a session has been told: a number for each prefix, shared by all sessions, and a bit in each.
+//! Tracks the prefixes that a session has received: all sessions share one numbering of prefixes, and each
+//! has one bit per prefix.
 
 use super::mix::Prefix;
 
 const EMPTY: u64 = u64::MAX;
 
-/// Numbers of all prefixes that can come.
+/// Numbering of all prefixes that can be announced.
 #[derive(Debug, Default)]
 pub(crate) struct Universe {
     slots: Vec<(u64, u32)>,
-    /// The prefix of each number.
+    /// Key of the prefix with each number.
     keys: Vec<u64>,
-    /// The first so many are marks: see [`Received::marks`].
+    /// Number of marks, which have the first numbers: see [`Received::marks`].
     marks: u32,
 }
 
@@ -20,7 +21,7 @@ fn start(key: u64, slots: usize) -> usize {
 }
 
 impl Universe {
-    /// Numbers prefixes in their order, the marks first; one that comes twice keeps its first number.
+    /// Numbers the prefixes in their order, the marks first; a repeated prefix keeps its first number.
     pub(crate) fn new(marks: &[Prefix], prefixes: impl Iterator<Item = Prefix>) -> Self {
         let all: Vec<u64> = marks.iter().copied().chain(prefixes).map(Prefix::key).collect();
         let size = (all.len() * 2).next_power_of_two().max(16);
@@ -46,8 +47,8 @@ impl Universe {
         self.keys.len()
     }
 
-    /// The number of a prefix, which is probably the one that is `expected`: most daemons send most prefixes in the order
-    /// in which they got them, and a look at the table of a million is a wait for memory.
+    /// Returns the number of a prefix, after trying `expected`: most daemons send most prefixes in the order
+    /// of arrival, and a lookup in a table of a million entries is a cache miss.
     fn number(&self, prefix: Prefix, expected: u32) -> Option<u32> {
         let key = prefix.key();
         if self.keys.get(expected as usize) == Some(&key) {
@@ -64,27 +65,28 @@ impl Universe {
     }
 }
 
-/// What one session has been told and not withdrawn.
+/// Prefixes that one session has received and that were not withdrawn.
 #[derive(Debug, Default)]
 pub(crate) struct Received {
     bits: Vec<u64>,
     pub(crate) count: usize,
-    /// Announcements of marks: prefixes that come last in their stream, so that all before them was processed.
+    /// Number of announcements of marks: prefixes at the end of a stream, which show that all earlier
+    /// messages were processed.
     pub(crate) marks: usize,
-    /// Prefixes that nobody announced.
+    /// Number of prefixes that no sender announced.
     pub(crate) strange: usize,
-    /// The number after that of the last prefix.
+    /// The number after that of the last received prefix.
     expected: u32,
 }
 
 impl Received {
-    /// Takes an UPDATE's body.
+    /// Applies the body of an UPDATE.
     pub(crate) fn update(&mut self, universe: &Universe, body: &[u8]) -> Option<()> {
         let (withdrawn, rest) = field(body)?;
         let (mut attributes, nlri) = field(rest)?;
         self.each(universe, withdrawn, false);
         self.each(universe, nlri, true);
-        // Only IPv6 prefixes stand in attributes: those of IPv4 sessions are skipped without a look at each.
+        // Only IPv6 prefixes are in attributes, so the attributes of IPv4 sessions need no parsing.
         if !nlri.is_empty() {
             return Some(());
         }
@@ -132,7 +134,7 @@ impl Received {
     }
 }
 
-/// A field of two octets of length and as many octets, and what follows.
+/// Splits off a field with a two-octet length, and returns it and the rest.
 fn field(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (len, rest) = bytes.split_first_chunk::<2>()?;
     rest.split_at_checked(usize::from(u16::from_be_bytes(*len)))

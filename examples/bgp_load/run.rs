@@ -1,4 +1,4 @@
-//! Runs a scenario against a daemon.
+//! Runs a scenario against a daemon and measures it.
 
 use std::io;
 use std::net::SocketAddr;
@@ -17,13 +17,13 @@ use super::received::Universe;
 use super::scenario::{self, Kind, OWN_AS, Role, Scenario};
 use super::session::{Session, Stage, Target};
 
-/// Between the last session that comes up and the start of the clock, and as much more for each session: FRR begins to
-/// write to a new update group 1 s and 50 ms a peer later.
+/// Pause between the last established session and the start of the clock, with an addition per session: FRR
+/// begins to write to a new update group after 1 s and 50 ms per peer.
 const SETTLE: Duration = Duration::from_secs(1);
 const SETTLE_EACH: Duration = Duration::from_millis(50);
-/// Between a scenario and a look at what it left in memory.
+/// Pause between the end of a scenario and the measurement of its memory.
 const IDLE: Duration = Duration::from_secs(5);
-/// Between keepalives of the observer once all sessions are up.
+/// Interval of the observer's keepalives once all sessions are established.
 const CHATTER: Duration = Duration::from_millis(50);
 
 pub(crate) struct Options {
@@ -31,16 +31,16 @@ pub(crate) struct Options {
     pub(crate) daemon: Processes,
     pub(crate) seed: u64,
     pub(crate) timeout: Duration,
-    /// Holds the time at which the daemon was started.
+    /// File with the start time of the daemon.
     pub(crate) started: Option<PathBuf>,
-    /// Keep D's sessions for this time and measure the daemon idle.
+    /// Time for which D's sessions are kept, to measure the daemon while idle.
     pub(crate) idle: Duration,
 }
 
-/// One result: what was timed and what it cost.
+/// One measurement: duration and cost.
 type Row = Map<String, Value>;
 
-/// Runs it; a row for each thing that was timed.
+/// Runs a scenario and returns a row per measurement.
 pub(crate) fn run(scenario: &Scenario, options: &Options) -> anyhow::Result<Vec<Row>> {
     let target = SocketAddr::new(scenario::daemon(scenario.v6), options.port);
     match scenario.kind {
@@ -53,7 +53,7 @@ pub(crate) fn run(scenario: &Scenario, options: &Options) -> anyhow::Result<Vec<
     }
 }
 
-/// What is measured from a moment on.
+/// Start values of a measurement.
 struct Clock<'a> {
     daemon: &'a Processes,
     cpu: f64,
@@ -100,7 +100,8 @@ fn all_up(load: &mut Load, timeout: Duration) -> anyhow::Result<()> {
     let mut waiting = 0..all;
     let deadline = Instant::now() + timeout;
     while load.up < all {
-        // BIRD and OpenBGPD lose connections that come faster than they accept: that is Dburst, not this.
+        // BIRD and OpenBGPD lose connections that arrive faster than they accept; that is scenario Dburst,
+        // not this one.
         while load.under_way < 4
             && let Some(next) = waiting.next()
         {
@@ -114,7 +115,7 @@ fn all_up(load: &mut Load, timeout: Duration) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Steps until all `sinks` have what they wait for; `None` when the time ran out.
+/// Runs the sessions until all `sinks` have reached their targets; `None` on timeout.
 fn wait(load: &mut Load, sinks: usize, deadline: Instant) -> io::Result<Option<Instant>> {
     while load.met < sinks {
         if Instant::now() >= deadline {
@@ -134,7 +135,7 @@ fn feed(
     let sources: Vec<usize> = indices(scenario, Role::Source);
     let sinks = scenario.peers.len() - sources.len();
     let all = mix::prefixes(count + sources.len(), scenario.v6, options.seed);
-    // With one sender the last prefix is the mark.
+    // With one sender, the last prefix serves as mark.
     let (common, marks) = all.split_at(if sources.len() > 1 { count } else { all.len() - 1 });
     let marks = if sources.len() > 1 { marks } else { &[] };
     let whole = common.len() + marks.len();
@@ -219,7 +220,7 @@ fn feed(
     Ok(if matches!(scenario.kind, Kind::Lost { .. }) { vec![down] } else { vec![row, down] })
 }
 
-/// How far it came, where it did not come to the end.
+/// Records the progress of a run that did not reach its end.
 fn reached(row: &mut Row, load: &Load, end: Option<Instant>) {
     let watching = || load.sessions.iter().filter(|s| s.watches);
     let strange = watching().map(|s| s.received.strange).sum::<usize>();
@@ -246,7 +247,8 @@ fn indices(scenario: &Scenario, role: Role) -> Vec<usize> {
     scenario.peers.iter().enumerate().filter(|(_, p)| p.role == role).map(|(i, _)| i).collect()
 }
 
-/// Feeds are replayed: tables at the same time, then recorded updates. A mark at the end of each stream tells when it was processed.
+/// Replays feeds: tables at the same time, then recorded updates. A mark at the end of each stream shows when
+/// it was processed.
 fn replay(scenario: &Scenario, options: &Options, target: SocketAddr) -> anyhow::Result<Vec<Row>> {
     let marks: Vec<Prefix> = (0..scenario.feeds.len())
         .map(|n| {
@@ -258,7 +260,7 @@ fn replay(scenario: &Scenario, options: &Options, target: SocketAddr) -> anyhow:
     load.sessions = sessions(scenario);
     let mut rows = Vec::new();
     all_up(&mut load, options.timeout)?;
-    // Updates come from one peer and are the last feed when both kinds were named.
+    // Recorded updates come from one peer, and are the last feed if both kinds were given.
     let tables = if scenario.feeds.len() > 1 { scenario.feeds.len() - 1 } else { 1 };
     let parts = [("R", 0..tables), ("Rupdates", tables..scenario.feeds.len())];
     for (name, part) in parts.into_iter().filter(|(_, p)| !p.is_empty()) {
@@ -337,7 +339,8 @@ fn nodes(
             fib =
                 (options.daemon.fib()? >= empty + nodes.len() * scenario::BLOCKS as usize).then(Instant::now);
         }
-        // BIRD 2.0.12 looks again after 3 s only at what its last event has left to do. A network is never that quiet.
+        // BIRD 2.0.12 resumes pending work of its last event only after 3 s without input. No real network is
+        // that quiet.
         if up.is_some() && chatter <= Instant::now() {
             chatter = Instant::now() + CHATTER;
             for index in &sink {
@@ -360,7 +363,7 @@ fn nodes(
     row.insert("retries".into(), load.retries.into());
     reached(&mut row, &load, end);
     if !options.idle.is_zero() {
-        // What is still written or computed is not idle.
+        // The daemon may still write or compute at first; that is not idle.
         load.run_for(Duration::from_secs(2))?;
         let before = options.daemon.cpu()?;
         load.run_for(options.idle)?;
@@ -371,7 +374,7 @@ fn nodes(
     Ok(vec![row])
 }
 
-/// The daemon dials: from its start to Established.
+/// Measures a daemon that dials: from its start to Established.
 fn start(scenario: &Scenario, options: &Options, target: SocketAddr) -> anyhow::Result<Vec<Row>> {
     let mut load = Load::new(target, Universe::new(&[], std::iter::empty()))?;
     load.sessions = sessions(scenario);

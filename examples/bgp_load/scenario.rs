@@ -1,4 +1,4 @@
-//! The scenarios: which sessions there are, and what a daemon has to be configured with.
+//! The scenarios: their sessions, and the configuration that a daemon needs for them.
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -9,27 +9,27 @@ use anyhow::{Context, bail};
 use super::mix::Prefix;
 use super::mrt::{self, Feed};
 
-/// AS of the daemon.
+/// AS number of the daemon.
 pub(crate) const OWN_AS: u32 = 64512;
-/// AS of eBGP senders.
+/// AS number of eBGP senders.
 const SENDER_AS: u32 = 65001;
-/// AS of eBGP receivers.
+/// AS number of eBGP receivers.
 const RECEIVER_AS: u32 = 65002;
-/// /26 blocks of a node, and as many of the daemon.
+/// Number of /26 blocks per node, and of the daemon.
 pub(crate) const BLOCKS: u32 = 4;
 /// First block of the daemon.
 const OWN_BLOCK: Ipv4Addr = Ipv4Addr::new(10, 127, 0, 0);
 /// First block of the nodes.
 const NODE_BLOCK: Ipv4Addr = Ipv4Addr::new(10, 128, 0, 0);
 
-/// What a peer is there for.
+/// Role of a peer in a scenario.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// Announces; what it is sent is not looked at.
+    /// Announces routes and ignores those that it receives.
     Source,
-    /// Counts what it is sent.
+    /// Counts the routes that it receives.
     Sink,
-    /// A node of a mesh (iBGP): announces blocks, and counts what it is sent.
+    /// A node of an iBGP mesh: announces blocks, and counts the routes that it receives.
     Node,
 }
 
@@ -40,20 +40,20 @@ pub(crate) struct Peer {
     pub(crate) role: Role,
 }
 
-/// How a scenario goes.
+/// Course of a scenario.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Sources announce, sinks wait for all of it; `then_withdraw`: and for none of it.
+    /// Sources announce, sinks wait for all routes; with `then_withdraw` also for their withdrawal.
     Feed { prefixes: usize, then_withdraw: bool },
-    /// The kernel has to have it instead, over as many next hops.
+    /// As `Feed`, but measured in the kernel's table, over this number of next hops.
     Kernel { prefixes: usize, next_hops: u32 },
     /// The source's session is reset.
     Lost { prefixes: usize },
-    /// Nodes connect, so many at a time.
+    /// Nodes connect, `at_once` at a time.
     Nodes { at_once: usize },
-    /// The daemon dials.
+    /// The daemon dials after its start.
     Start,
-    /// Sources replay files.
+    /// Sources replay MRT files.
     Replay,
 }
 
@@ -65,18 +65,18 @@ pub(crate) struct Scenario {
     pub(crate) peers: Vec<Peer>,
     /// Blocks that the daemon originates.
     pub(crate) originated: Vec<Prefix>,
-    /// The daemon programs its kernel.
+    /// True if the daemon writes to the kernel's table.
     pub(crate) kernel: bool,
-    /// Of a replay.
+    /// Feeds of a replay.
     pub(crate) feeds: Vec<Feed>,
 }
 
-/// Where the daemon is.
+/// Returns the address of the daemon.
 pub(crate) fn daemon(v6: bool) -> IpAddr {
     if v6 { Ipv6Addr::new(0xfd64, 0, 0, 0, 0, 0, 0, 1).into() } else { Ipv4Addr::new(10, 64, 0, 1).into() }
 }
 
-/// The address of a peer, and of anybody else on the link (from 32,768 on).
+/// Returns the address of a peer, or from 32,768 on of another host on the link.
 pub(crate) fn address(v6: bool, number: u32) -> IpAddr {
     match v6 {
         true => {
@@ -87,7 +87,7 @@ pub(crate) fn address(v6: bool, number: u32) -> IpAddr {
     }
 }
 
-/// The blocks of the n-th node.
+/// Returns the blocks of the n-th node.
 pub(crate) fn blocks(node: u32) -> impl Iterator<Item = Prefix> {
     (0..BLOCKS).map(move |i| block(NODE_BLOCK, node * BLOCKS + i))
 }
@@ -97,10 +97,10 @@ fn block(base: Ipv4Addr, number: u32) -> Prefix {
 }
 
 impl Scenario {
-    /// The scenario of this name.
+    /// Returns the scenario of this name.
     pub(crate) fn named(name: &str, v6: bool, mrt: &[PathBuf]) -> anyhow::Result<Self> {
         let mut feeds = Vec::new();
-        // ASes of sources, of sinks, and the number of nodes.
+        // AS numbers of the sources, of the sinks, and the number of nodes.
         let (kind, sources, sinks, nodes) = match name {
             "A" => (
                 Kind::Feed { prefixes: 1_000_000, then_withdraw: true },
@@ -160,7 +160,7 @@ impl Scenario {
         })
     }
 
-    /// What `benches/daemons/*` read: a line for each thing, words parted by blanks.
+    /// Formats the input of `benches/daemons/*`: one object per line, words separated by blanks.
     pub(crate) fn plan(&self) -> String {
         let mut out = format!("local {} {OWN_AS}\n", daemon(self.v6));
         for peer in &self.peers {

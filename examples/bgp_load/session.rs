@@ -1,5 +1,5 @@
-//! One BGP session as the load generator plays it: it encodes and decodes the little it needs by itself, so that it
-//! measures the daemon and shares no bug with it.
+//! One BGP session of the load generator. It encodes and decodes messages itself, so that it shares no bug
+//! with the daemon that it measures.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -12,11 +12,11 @@ use socket2::Socket;
 use super::mix;
 use super::received::{Received, Universe};
 
-/// Longer than any daemon here lets its peers wait; UPDATEs count as keepalives.
+/// Hold time in seconds, above the longest silence of any tested daemon; UPDATEs count as keepalives.
 const HOLD_TIME: u16 = 240;
-/// Octets that one call reads at most, so that others have their turn.
+/// Maximum number of octets that one call reads, so that all sessions are served.
 pub(crate) const READ: usize = 256 * 1024;
-/// Octets that one call writes at most.
+/// Maximum number of octets that one call writes.
 const WRITE: usize = 1 << 20;
 
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
@@ -27,13 +27,13 @@ pub(crate) enum Stage {
     Up,
 }
 
-/// When a session has what it waits for.
+/// Condition on received routes that ends a measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Target {
     Nothing,
     AtLeast(usize),
     AtMost(usize),
-    /// So many marks were announced.
+    /// This number of announced marks.
     Marks(usize),
 }
 
@@ -43,9 +43,9 @@ pub(crate) struct Session {
     id: u32,
     pub(crate) stage: Stage,
     pub(crate) socket: Option<Socket>,
-    /// What it announces as soon as it is up.
+    /// Messages that it sends as soon as it is established.
     pub(crate) first: Rc<Vec<u8>>,
-    /// Whether it looks at what it is sent.
+    /// True if it decodes the UPDATEs that it receives.
     pub(crate) watches: bool,
     pub(crate) target: Target,
     pub(crate) met: bool,
@@ -57,7 +57,7 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// `number` makes the BGP identifier.
+    /// Creates a session; `number` determines its BGP identifier.
     pub(crate) fn new(source: IpAddr, asn: u32, number: u32) -> Self {
         Self {
             source,
@@ -77,7 +77,7 @@ impl Session {
         }
     }
 
-    /// Queues whole messages.
+    /// Queues complete messages.
     pub(crate) fn send(&mut self, messages: Rc<Vec<u8>>) {
         if !messages.is_empty() {
             self.output.push_back((messages, 0));
@@ -85,7 +85,7 @@ impl Session {
     }
 
     pub(crate) fn keepalive(&mut self) {
-        // Whoever still has UPDATEs to send keeps the session alive with these.
+        // A session with pending UPDATEs needs no keepalives.
         if self.stage == Stage::Up && self.output.is_empty() {
             self.message(4, &[]);
         }
@@ -97,7 +97,7 @@ impl Session {
         self.send(Rc::new(out));
     }
 
-    /// Forgets all of an ended connection.
+    /// Discards all state of an ended connection.
     pub(crate) fn clear(&mut self) {
         self.socket = None;
         self.stage = Stage::Down;
@@ -106,7 +106,7 @@ impl Session {
         self.received = Received::default();
     }
 
-    /// Connects, reads and writes; `true` when there is more to do at once.
+    /// Connects, reads and writes; true if more work is pending.
     pub(crate) fn advance(&mut self, universe: &Universe, scratch: &mut [u8]) -> io::Result<bool> {
         let Some(socket) = &self.socket else { return Ok(false) };
         if self.stage == Stage::Connecting {
@@ -147,7 +147,7 @@ impl Session {
         }
         self.input.clear();
         self.input.extend_from_slice(rest);
-        // An edge came for all that was there; a short read took all of it.
+        // epoll is edge-triggered, but a short read has emptied the socket.
         Ok(full)
     }
 
@@ -201,7 +201,7 @@ impl Session {
         Ok(false)
     }
 
-    /// The OPEN: one family and four-octet AS numbers.
+    /// Sends an OPEN with one address family and four-octet AS numbers.
     pub(crate) fn open(&mut self) {
         let mut body = vec![4];
         body.extend(u16::try_from(self.asn).unwrap_or(23456).to_be_bytes());
@@ -217,7 +217,7 @@ impl Session {
     }
 }
 
-/// Length and type of the message that begins here.
+/// Returns length and type of the message at the front of `bytes`.
 fn header(bytes: &[u8]) -> Option<(usize, u8)> {
     match bytes.get(16..19)? {
         [a, b, kind] => Some((usize::from(u16::from_be_bytes([*a, *b])), *kind)),

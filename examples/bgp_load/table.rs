@@ -1,4 +1,4 @@
-//! Results side by side.
+//! Formats results of several daemons as one table.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -7,10 +7,10 @@ use std::path::PathBuf;
 use anyhow::Context;
 use serde_json::Value;
 
-/// Ours.
+/// Name of the measured product among the daemons.
 const OURS: &str = "tortie";
 
-/// In the order of the table: scenario, what it is, and what ours may take at most.
+/// Rows of the table: scenario, description, and the goal for Tortie.
 const ROWS: [(&str, &str, Goal); 18] = [
     ("A", "1,000,000 prefixes in, and out to one receiver", Goal::Ratio(0.35)),
     ("F", "all of A withdrawn", Goal::Ratio(0.45)),
@@ -32,11 +32,11 @@ const ROWS: [(&str, &str, Goal); 18] = [
     ("R", "a table of the Internet replayed", Goal::None),
 ];
 
-/// What is to be reached.
+/// Goal of a scenario for Tortie.
 #[derive(Clone, Copy)]
 enum Goal {
     None,
-    /// Of the best peer's time.
+    /// Maximum ratio to the time of the best other daemon.
     Ratio(f64),
     Seconds(f64),
 }
@@ -49,7 +49,7 @@ struct Runs {
     idle: Vec<f64>,
 }
 
-/// The table; medians of the runs.
+/// Formats the table with medians of the runs.
 pub(crate) fn markdown(files: &[PathBuf]) -> anyhow::Result<String> {
     let mut all: BTreeMap<(String, String), Runs> = BTreeMap::new();
     for file in files {
@@ -111,7 +111,7 @@ fn mark(reached: Option<bool>) -> &'static str {
     }
 }
 
-/// Time, CPU seconds, and memory: peak, and after some idle seconds.
+/// Formats a cell: time, CPU seconds, peak memory, and memory after some idle seconds.
 fn cell(runs: &Runs) -> String {
     let Some(time) = seconds(runs) else { return "not in time".into() };
     let mut out = wall(time);
@@ -131,7 +131,7 @@ fn wall(seconds: f64) -> String {
     if seconds < 0.1 { format!("{:.0} ms", seconds * 1000.0) } else { format!("{seconds:.2} s") }
 }
 
-/// The median; `None` when most runs did not come to the end.
+/// Returns the median of the times; `None` if most runs did not complete.
 fn seconds(runs: &Runs) -> Option<f64> {
     let done: Vec<f64> = runs.seconds.iter().copied().flatten().collect();
     (done.len() * 2 > runs.seconds.len()).then(|| median(&done))?

@@ -1,4 +1,4 @@
-//! An agent as a process of its own with a store and interfaces, for the programs that measure it.
+//! Starts an agent as a process of its own, with a store and interfaces, for the measuring programs.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -9,14 +9,14 @@ use anyhow::{Context, Result, bail, ensure};
 use tortie::cli::Client;
 use tortie_store::{MAX_TXN_OPS, Op, Outcome, Store, Txn};
 
-/// The agent of host `h1`; ended when it is dropped.
+/// The agent of host `h1`, killed on drop.
 pub(crate) struct Agent {
     pub(crate) child: Child,
     pub(crate) client: Client,
 }
 
 impl Agent {
-    /// Starts it on a store, with a directory of its own, with `more` arguments.
+    /// Starts the agent with a store, files in `dir`, and additional arguments.
     pub(crate) fn start(program: &Path, url: &str, dir: &Path, more: &[&str]) -> Result<Self> {
         let socket = dir.join("tortie.sock");
         let child = Command::new(program)
@@ -31,7 +31,7 @@ impl Agent {
         Ok(Self { child, client: Client::new(&socket) })
     }
 
-    /// What it takes now and took at most, in words.
+    /// Formats current and peak resident memory.
     pub(crate) fn memory(&self) -> Result<String> {
         let text = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
         let of = |name: &str| -> Option<u64> {
@@ -49,7 +49,7 @@ impl Drop for Agent {
     }
 }
 
-/// The uplink of 192.0.2.1/24 and `count` workload interfaces, whose other ends stay here too.
+/// Creates the uplink with 192.0.2.1/24 and `count` workload interfaces, whose peers stay in this namespace.
 pub(crate) fn interfaces(count: usize) -> Result<()> {
     let mut text =
         "link set lo up\nlink add eth0 type veth peer name far0\naddress add 192.0.2.1/24 dev eth0\n\
@@ -72,7 +72,7 @@ pub(crate) fn put(key: &str, value: String) -> Op {
     Op::Put { key: key.to_owned(), value: value.into_bytes(), lease: None }
 }
 
-/// Writes in as few transactions as fit; gives the last revision.
+/// Writes in as few transactions as possible and returns the last revision.
 pub(crate) async fn write(store: &dyn Store, ops: Vec<Op>) -> Result<u64> {
     let mut last = 0;
     for ops in ops.chunks(MAX_TXN_OPS) {
@@ -84,12 +84,12 @@ pub(crate) async fn write(store: &dyn Store, ops: Vec<Op>) -> Result<u64> {
     Ok(last)
 }
 
-/// The `n`th address of 10.NET.0.0.
+/// Returns the `n`th address of 10.NET.0.0.
 pub(crate) fn address(net: usize, n: usize) -> String {
     format!("10.{}.{}.{}", net + n / 65_536, n / 256 % 256, n % 256)
 }
 
-/// Sorts times and gives their median, 99th percentile and worst, in milliseconds.
+/// Sorts times and returns their median, 99th percentile and maximum in milliseconds.
 pub(crate) fn percentiles(times: &mut [Duration]) -> [f64; 3] {
     times.sort_unstable();
     [50, 99, 100].map(|share| {

@@ -1,10 +1,11 @@
 #!/bin/bash
-# image.sh - the container image of Tortie, from a program that is built already; it asks no registry.
+# image.sh - builds the container image of Tortie from a compiled program, without a registry.
 #
 #   packaging/docker/image.sh PROGRAM [TAG]          builds TAG (default: tortie) with the docker of this machine
-#   packaging/docker/image.sh PROGRAM --context DIR  writes what `docker build DIR` takes, and builds nothing
+#   packaging/docker/image.sh PROGRAM --context DIR  writes the input of `docker build DIR` and builds nothing
 #
-# A static program (make static) is the whole image. With another one go the libraries that it asks for, those of this machine.
+# The image contains a static program (make static) alone. For another program it also has the libraries that it needs, from
+# this machine.
 set -euo pipefail
 here=$(dirname "$(realpath "${BASH_SOURCE[0]}")")
 program=$(realpath "${1:?packaging/docker/image.sh PROGRAM [TAG | --context DIR]}")
@@ -19,10 +20,10 @@ install -D -m 0755 "$program" "$root/usr/bin/tortie"
 for name in tortie-cni tortie-ipam; do ln -sf tortie "$root/usr/bin/$name"; done
 install -d "$root/etc/tortie" "$root/var/lib/tortie" "$root/run/tortie"
 install -d -m 1777 "$root/tmp"
-# Names for the owner and the group of the socket.
+# User and group of the socket need names.
 echo 'root:x:0:0:root:/:/usr/bin/tortie' > "$root/etc/passwd"
 printf 'root:x:0:\ntortie:x:999:\n' > "$root/etc/group"
-# Paths of the loader and of libraries, whatever else ldd says; it fails for a static program.
+# Only the paths of the loader and of libraries in ldd's output; ldd fails for a static program.
 { ldd "$program" 2>/dev/null || true; } | grep -oE '/[^ ]+' | while read -r library; do
   install -D -m 0755 "$library" "$root$library"
 done
