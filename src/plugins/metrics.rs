@@ -1,4 +1,5 @@
-//! Calls of plugins, counted: those that the agent serves itself, and those that processes tell it when they end.
+//! Counts plugin calls: those that the agent serves itself, and those that plugin processes report when they
+//! end.
 
 use std::path::Path;
 use std::time::Duration;
@@ -8,23 +9,23 @@ use crate::api::status::{ActionResult, PluginCall, PluginRequests};
 use tortie_engine::ipam::metrics as ipam;
 use tortie_metrics::Table;
 
-/// Times of calls by plugin, operation and result.
+/// Durations of calls by plugin, operation and result.
 pub type Calls = Table<(&'static str, &'static str, &'static str)>;
 
 static CALLS: Calls = Table::new();
 
-/// What is counted of this process.
+/// Returns the counters of this process.
 #[must_use]
 pub fn calls() -> &'static Calls {
     &CALLS
 }
 
-/// How long a plugin that ends waits for the agent to take what it tells.
+/// Maximum time that a plugin spends on its report to the agent.
 const REPORT_TIMEOUT: Duration = Duration::from_millis(200);
 const PLUGINS: [&str; 2] = ["cni", "cni-ipam"];
 const OPS: [&str; 5] = ["add", "del", "check", "gc", "status"];
 
-/// Tells the agent of this host what this process did, if there is one. Nothing depends on it.
+/// Reports the call of this process to the host's agent, if one runs. Errors are ignored.
 pub(super) async fn report(socket: &Path, plugin: &str, op: &str, ok: bool, took: Duration) {
     if !socket.exists() {
         return;
@@ -52,7 +53,7 @@ pub(super) async fn report(socket: &Path, plugin: &str, op: &str, ok: bool, took
     }
 }
 
-/// Counts what a plugin told. Words that are none of ours become `other`: labels come from fixed sets.
+/// Counts a reported call. Unknown words become `other`, because the values of labels are fixed sets.
 pub fn receive(reported: &PluginCall) {
     let time = |micros: u64, count: u64| Duration::from_micros(micros.checked_div(count).unwrap_or(micros));
     let labels = (

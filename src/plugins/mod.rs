@@ -1,15 +1,15 @@
-//! The front doors for those who start containers: thin, on top of ipam, the store and the kernel.
+//! The plugins for container runtimes: a thin layer on ipam, the store and the kernel.
 //!
-//! What it does: speaks the protocols of CNI, Docker and Kurma, and writes transactions on the store. What it does not:
-//! decide which address is free (ipam), program routes and rules of endpoints (the agent, asked by `Applied`), or run the
-//! agent's core. A plugin is the same executable under another name, chosen before anything heavy starts: runtimes call
-//! `VERSION` at every command.
+//! They implement the protocols of CNI, Docker and Kurma, and write transactions to the store. They do not
+//! select addresses (ipam), program routes and rules of endpoints (the agent does, on an `Applied` request),
+//! or run the agent's core. A plugin is the same executable under another name, which is evaluated before
+//! anything expensive starts, because runtimes call `VERSION` before every command.
 //!
 //! ```text
-//!  argv[0] -> door() -> tortie-cni, calico         cni::main_plugin  --+--> ipam (store)
-//!                    -> tortie-ipam, calico-ipam   cni::ipam_plugin  --+--> attach (links, endpoint, Applied)
-//!                    -> .../setup, add, del       kurma::run         --+
-//!                    -> anything else              the command line
+//!  argv[0] -> entry_point() -> tortie-cni, calico        cni::main_plugin --+--> ipam (store)
+//!                           -> tortie-ipam, calico-ipam  cni::ipam_plugin --+--> attach
+//!                           -> .../setup, add, del       kurma::run       --+
+//!                           -> anything else             the command line
 //! ```
 
 pub mod attach;
@@ -22,21 +22,21 @@ use std::ffi::OsStr;
 use std::path::Path;
 use std::process::ExitCode;
 
-/// What the name of the executable selects.
+/// Plugin that the name of the executable selects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EntryPoint {
-    /// The CNI plugin that makes interfaces.
+    /// The CNI plugin that creates interfaces.
     Cni,
-    /// The CNI plugin that gives addresses only. `calico`: called by Calico's name, it answers in Calico's form.
+    /// The CNI plugin that only allocates addresses.
     Ipam {
-        /// Called `calico-ipam`.
+        /// True if called as `calico-ipam`, so that results have Calico's form.
         calico: bool,
     },
     /// The network plugin of Kurma.
     Kurma(kurma::Verb),
 }
 
-/// The door that this `argv[0]` selects; `None`: the command line.
+/// Returns the entry point for this `argv[0]`, or `None` for the command line.
 #[must_use]
 pub fn entry_point(argv0: &OsStr) -> Option<EntryPoint> {
     let path = Path::new(argv0);
@@ -44,7 +44,7 @@ pub fn entry_point(argv0: &OsStr) -> Option<EntryPoint> {
         "tortie-cni" | "calico" => Some(EntryPoint::Cni),
         "tortie-ipam" => Some(EntryPoint::Ipam { calico: false }),
         "calico-ipam" => Some(EntryPoint::Ipam { calico: true }),
-        // Words that other programs are called, too: only with a path, as Kurma calls them.
+        // These names are common to other programs, so they need a path, as in Kurma's calls.
         name if path.parent().is_some_and(|dir| dir != Path::new("")) => {
             kurma::Verb::of(name).map(EntryPoint::Kurma)
         }
@@ -52,7 +52,7 @@ pub fn entry_point(argv0: &OsStr) -> Option<EntryPoint> {
     }
 }
 
-/// Runs the plugin that the name of this process selects; `None`: it is the command line.
+/// Runs the plugin that the name of this process selects, or returns `None` for the command line.
 #[must_use]
 pub fn dispatch() -> Option<ExitCode> {
     let argv0 = std::env::args_os().next()?;

@@ -1,4 +1,4 @@
-//! The agent's word that an endpoint is in force.
+//! Waits for the agent's confirmation that an endpoint is in force.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -10,20 +10,20 @@ use crate::api::client::{Client, ClientErrorKind};
 use crate::api::status::{Applied, AppliedRequest};
 use tortie_store::Revision;
 
-/// How often a socket that nobody listens at is tried again.
+/// Interval of connection attempts to a socket at which no process listens.
 const RETRY_INTERVAL: Duration = Duration::from_millis(50);
-/// How long a removal waits for the agent.
+/// Maximum time that a removal waits for the agent.
 const DETACH_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What to do when no agent listens (`agentAbsent`).
+/// Behaviour if no agent listens (`agentAbsent`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum AgentAbsent {
-    /// Wait as long as the caller may.
+    /// Wait until the caller's deadline.
     Wait,
     /// Wait ten seconds, then fail.
     #[default]
     Error,
-    /// Go on without: the agent finds the endpoint when it starts.
+    /// Proceed without the agent, which finds the endpoint when it starts.
     Continue,
 }
 
@@ -40,25 +40,26 @@ impl std::str::FromStr for AgentAbsent {
     }
 }
 
-/// The agent of this host, and how long it is waited for.
+/// The agent of this host, and the time limits for it.
 #[derive(Debug, Clone)]
 pub struct AgentClient {
-    /// Its unix socket.
+    /// Path of its unix socket.
     pub socket: PathBuf,
-    /// What to do without it.
+    /// Behaviour if no agent listens.
     pub absent: AgentAbsent,
-    /// How long it may take to put an endpoint in force.
+    /// Maximum time that the agent may take to put an endpoint in force.
     pub patience: Duration,
-    /// How long a missing agent is waited for with [`AgentAbsent::Error`].
+    /// Maximum wait for a missing agent with [`AgentAbsent::Error`].
     pub missing: Duration,
-    /// When the whole call has to be over, with [`AgentAbsent::Wait`].
+    /// End of the wait for a missing agent with [`AgentAbsent::Wait`]; `None` waits without limit.
     pub deadline: Option<Instant>,
-    /// When the plugin was asked for the endpoint; the agent counts how long it takes until that is in force.
+    /// Time of the plugin call; the agent measures from it until the endpoint is in force.
     pub started_at: Option<Instant>,
 }
 
 impl AgentClient {
-    /// With the defaults: ten seconds for a missing agent, and ten for one that is there; the call begins now.
+    /// Creates a client with the default limits: ten seconds for a missing agent, ten for a running one. The
+    /// call starts now.
     #[must_use]
     pub fn new(socket: PathBuf, absent: AgentAbsent) -> Self {
         let ten = Duration::from_secs(10);
@@ -66,11 +67,11 @@ impl AgentClient {
     }
 }
 
-/// Waits until the endpoint is in force at this revision. Gives what somebody may wonder about, such as that there is
-/// no agent and [`AgentAbsent::Continue`] lets that pass.
+/// Waits until the endpoint is in force at this revision. Returns a note for the log, for example that no
+/// agent runs and [`AgentAbsent::Continue`] permits it.
 ///
 /// # Errors
-/// [`AttachError::AgentAbsent`], [`AttachError::Timeout`], [`AttachError::NotReady`] when the agent is frozen,
+/// [`AttachError::AgentAbsent`], [`AttachError::Timeout`], [`AttachError::NotReady`] if the agent is frozen,
 /// [`AttachError::Failed`] with its reason.
 pub async fn applied(
     agent: &AgentClient,
@@ -111,7 +112,8 @@ pub async fn applied(
     }
 }
 
-/// Waits until the agent has seen that the endpoint is gone, at most a second; an agent that is not there needs not.
+/// Waits until the agent has processed the removal of the endpoint, at most a second. A missing agent is
+/// ignored.
 pub async fn departed(agent: &AgentClient, key: &EndpointKey, revision: Revision) {
     let key = Key::Endpoint(key.clone()).to_string();
     let left = agent
@@ -130,7 +132,7 @@ async fn ask(
     let wait_millis = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
     let elapsed_millis = started_at.map(|at| u64::try_from(at.elapsed().as_millis()).unwrap_or(u64::MAX));
     let request = AppliedRequest { key: key.to_owned(), revision, wait_millis, elapsed_millis };
-    // The agent answers `timeout` by itself; the call is given up soon after.
+    // The agent itself answers `timeout` after `wait`; the call ends soon after that.
     client.post_within("/v1/applied", &request, wait + Duration::from_millis(500)).await
 }
 

@@ -1,5 +1,5 @@
-//! Addresses for a container of this host: those that IPAM gives, but for what an interface of this host holds already. A store that
-//! was put back to an earlier state calls such an address free.
+//! Allocates addresses for a container of this host, except addresses that an interface of this host already
+//! has: after a restore, the store may list such an address as free.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -7,11 +7,11 @@ use std::net::IpAddr;
 use tortie_config::resource::InterfaceName;
 use tortie_engine::ipam::{Allocation, AllocationRequest, Ipam, IpamError};
 
-/// Takes addresses by IPAM. `own` is the interface of the container that they are for: what an earlier try left there is no
-/// obstacle.
+/// Allocates addresses by IPAM. `own` is the container's interface: addresses that an earlier attempt left on
+/// it may be allocated again.
 ///
 /// # Errors
-/// As IPAM says; nothing is taken then.
+/// Those of IPAM; no address is allocated then.
 pub async fn allocate(
     ipam: &Ipam,
     mut request: AllocationRequest,
@@ -33,7 +33,7 @@ pub async fn allocate(
     ipam.assign(&request).await
 }
 
-/// Those of these addresses that interfaces of this host hold. A kernel that cannot be asked knows of none.
+/// Returns the addresses that interfaces of this host have. If the kernel cannot be read, that is none.
 async fn held(addrs: impl Iterator<Item = IpAddr>, own: Option<&InterfaceName>) -> Vec<IpAddr> {
     let addrs: Vec<IpAddr> = addrs.collect();
     let own = own.cloned();
@@ -90,8 +90,9 @@ mod tests {
         }
     }
 
-    /// A store that forgot what runs: none of the addresses that interfaces of this host hold is given, asked for by name or
-    /// not, but for what the interface of the same container holds; and nothing stays allocated by a refusal.
+    /// After the store lost its state, no address of an interface of this host is allocated, whether it is
+    /// requested by value or not, except addresses of the container's own interface; and a rejected request
+    /// leaves nothing allocated.
     #[test]
     fn no_address_that_an_interface_of_this_host_holds_is_given() {
         tortie_topology::netns::in_netns(|| {

@@ -1,4 +1,4 @@
-//! Whether an interface and its endpoint still are as they should be.
+//! Compares an interface and its endpoint with the attach request.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -11,14 +11,14 @@ use super::request::{AttachRequest, LinkSpec};
 use tortie_kernel::container::{self, ContainerNetError, GATEWAY, Namespace};
 use tortie_store::Store;
 
-/// Something that is not as it should be.
+/// A difference between the desired and the actual state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference {
-    /// What, such as `route 169.254.1.1/32 in the container`.
+    /// Item, such as `route 169.254.1.1/32 in the container`.
     pub what: String,
-    /// What should be.
+    /// Desired value.
     pub wanted: String,
-    /// What is; empty: it is not there.
+    /// Actual value; empty if the item does not exist.
     pub found: String,
 }
 
@@ -29,11 +29,12 @@ impl std::fmt::Display for Difference {
     }
 }
 
-/// Compares what is there with what should be: the container's interface, the host's, the endpoint, limits. What a
-/// later plugin may have changed (MAC address and MTU, when nothing is said about them) is not looked at.
+/// Compares the actual state with the desired one: the interfaces in the container and on the host, the
+/// endpoint, the bandwidth limits. MAC address and MTU are not compared unless the request sets them, because
+/// a later plugin may have changed them.
 ///
 /// # Errors
-/// When it cannot be looked at. A namespace or an interface that is gone is a difference.
+/// If the state cannot be read. A missing namespace or interface is a difference, not an error.
 pub async fn check(store: &dyn Store, wanted: &AttachRequest) -> Result<Vec<Difference>, AttachError> {
     let mut found = endpoint(store, wanted).await?;
     let asked = wanted.clone();
@@ -75,8 +76,7 @@ async fn endpoint(store: &dyn Store, wanted: &AttachRequest) -> Result<Vec<Diffe
     if let Some(instance) = &wanted.instance {
         all.compare(&of("active_instance_id"), instance, endpoint.active_instance_id.clone());
     }
-    // Others may have added profiles.
-    // An earlier version gave pods one profile.
+    // Other writers may have added profiles. An earlier version gave pods only one profile.
     if let Some(profile) = wanted.profile.names().first()
         && !endpoint.profile_ids.contains(profile)
     {
@@ -158,7 +158,7 @@ fn links(wanted: &AttachRequest) -> Result<Vec<Difference>, ContainerNetError> {
             all.compare(&within(&format!("route to {prefix}")), via, None);
         }
     }
-    // Alone it needs none: one that an older version made has none.
+    // A container with one interface needs no rules, and interfaces made by older versions have none.
     for addr in wanted.addrs.iter().filter(|addr| !inside.alone && !inside.source_rules.contains(addr)) {
         all.compare(&within(&format!("rule for packets from {addr}")), "there", None);
     }
@@ -167,7 +167,7 @@ fn links(wanted: &AttachRequest) -> Result<Vec<Difference>, ContainerNetError> {
     for (what, wanted, found) in
         [("ingress limit", wanted.bandwidth.ingress, to), ("egress limit", wanted.bandwidth.egress, from)]
     {
-        // Where the kernel has no ifb, the egress limit is elsewhere.
+        // If the kernel has no ifb, the egress limit is not at this interface.
         if let (Some(wanted), Some(found)) = (octets(wanted), found) {
             all.compare(&on_host(what), wanted, Some(found.to_string()));
         } else if let (Some(wanted), None, "ingress limit") = (octets(wanted), found, what) {

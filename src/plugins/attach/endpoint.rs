@@ -1,4 +1,4 @@
-//! The endpoint in the store, with the profile that it needs.
+//! Writes the endpoint and its profile to the store, and removes the endpoint.
 
 use std::net::IpAddr;
 
@@ -10,26 +10,27 @@ use tortie_net::Cidr;
 use super::error::AttachError;
 use tortie_store::{Compare, KeyValue, Op, Outcome, Revision, Store, Txn};
 
-/// How often a transaction that somebody came between is tried again.
+/// Maximum number of attempts if concurrent writes make the transaction fail.
 const TRIES: usize = 20;
 
-/// The profile of an endpoint.
+/// Profile of an endpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ProfileChoice {
-    /// None: only policies let traffic through.
+    /// No profile: only policies allow traffic.
     None,
-    /// This one, which others write.
+    /// This profile, which another writer maintains.
     Use(String),
-    /// That of a network; if it does not exist it is made: everything out, in from endpoints that have it. One that exists is
-    /// never changed.
+    /// The profile of a network. If it does not exist, it is created: it allows all egress, and ingress from
+    /// endpoints with the same profile. An existing profile is never changed.
     Create(String),
-    /// The same and, behind it, the one that lets everything into the pods of the network (what Calico does under Kubernetes). They
-    /// are two, so that neither depends on whether a pod or another container came first.
+    /// The network's profile, followed by one that allows all ingress to the pods of the network, as Calico
+    /// does in Kubernetes. These are two profiles, so that neither depends on the order in which pods and
+    /// other containers are created.
     CreateOpen(String),
 }
 
 impl ProfileChoice {
-    /// Their names, in the order in which they decide.
+    /// Returns the names of the profiles in the order of evaluation.
     #[must_use]
     pub fn names(&self) -> Vec<String> {
         match self {
@@ -40,47 +41,48 @@ impl ProfileChoice {
     }
 }
 
-/// The profile that lets everything into the pods of a network. Names of networks begin with a letter or a digit: none is this one.
+/// Returns the name of the profile that allows all ingress to the pods of a network. It differs from every
+/// network name, because these begin with a letter or a digit.
 fn of_pods(network: &str) -> String {
     format!("_pods.{network}")
 }
 
-/// What the endpoint says.
+/// Content of an endpoint.
 #[derive(Debug, Clone)]
 pub struct EndpointSpec<'a> {
-    /// A workload's.
+    /// Key of a workload endpoint.
     pub key: &'a EndpointKey,
-    /// The interface on the host.
+    /// Interface on the host.
     pub host_ifname: &'a InterfaceName,
-    /// The MAC address in the container.
+    /// MAC address in the container.
     pub mac: Option<MacAddr>,
-    /// Its addresses.
+    /// Addresses of the endpoint.
     pub addrs: &'a [IpAddr],
-    /// What it sends to instead of routers.
+    /// Default gateways of the container, which the host proxies.
     pub gateways: &'a [IpAddr],
-    /// Its profile.
+    /// Profile of the endpoint.
     pub profile: &'a ProfileChoice,
-    /// Profiles behind it, which others write.
+    /// Names of further profiles after it, which other writers maintain.
     pub more_profiles: &'a [String],
-    /// Its labels.
+    /// Labels of the endpoint.
     pub labels: &'a Labels,
     /// Container id.
     pub instance: Option<&'a str>,
 }
 
-/// An endpoint that was removed.
+/// A removed endpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Removed {
-    /// The revision at which it went.
+    /// Store revision of the removal.
     pub revision: Revision,
-    /// What it was; `None`: its value could not be read.
+    /// Value before the removal; `None` if it could not be parsed.
     pub endpoint: Option<WorkloadEndpoint>,
 }
 
-/// Whether the store lets plugins work.
+/// Checks that the store permits plugins to work.
 ///
 /// # Errors
-/// [`AttachError::NotReady`] when `Ready` has another value than `true`.
+/// [`AttachError::NotReady`] if `Ready` has another value than `true`.
 pub async fn ready(store: &dyn Store) -> Result<(), AttachError> {
     let key = Key::Ready.to_string();
     match store.get(&key).await? {
@@ -92,11 +94,11 @@ pub async fn ready(store: &dyn Store) -> Result<(), AttachError> {
     }
 }
 
-/// Writes the endpoint and, where it has to be made, its profile: both or none. An endpoint that is there is replaced;
-/// fields of it that nobody knows are kept. Gives the revision.
+/// Writes the endpoint, and its profile if that must be created, in one transaction. An existing endpoint is
+/// replaced, but members of its value that are unknown here are kept. Returns the revision.
 ///
 /// # Errors
-/// When the store fails, is frozen, or the profile's name cannot be a tag.
+/// If the store fails or is frozen, or the profile's name cannot be a tag.
 pub async fn write_endpoint(store: &dyn Store, spec: &EndpointSpec<'_>) -> Result<Revision, AttachError> {
     let key = Key::Endpoint(spec.key.clone()).to_string();
     ready(store).await?;
@@ -112,11 +114,13 @@ pub async fn write_endpoint(store: &dyn Store, spec: &EndpointSpec<'_>) -> Resul
     Err(busy(&key))
 }
 
-/// Removes the endpoint, if it is this instance's (`None`: whoever's). `None`: it was not there. A value that cannot be
-/// read goes, too: nobody can tell whose it is, and its container is gone.
+/// Removes the endpoint if it belongs to this instance, or to any instance if `instance` is `None`. Returns
+/// `None` if there was none. A value that cannot be parsed is removed, too: its owner is unknown, and the
+/// container is gone.
 ///
 /// # Errors
-/// When the store fails. [`AttachError::Invalid`] is never an answer: another instance's endpoint gives `Ok(Err(..))`.
+/// If the store fails. It never returns [`AttachError::Invalid`]: the endpoint of another instance gives
+/// `Ok(Err(..))`.
 pub async fn remove_endpoint(
     store: &dyn Store,
     key: &EndpointKey,
@@ -140,27 +144,27 @@ pub async fn remove_endpoint(
     Err(busy(&key))
 }
 
-/// Whether the endpoint is another instance's by now. A store that is away says no.
+/// True if the endpoint belongs to another instance now; false if the store is unavailable.
 pub(super) async fn is_of_another(store: &dyn Store, key: &EndpointKey, instance: Option<&str>) -> bool {
     let found = store.get(&Key::Endpoint(key.clone()).to_string()).await.ok().flatten();
     let endpoint = found.and_then(|found| WorkloadEndpoint::parse(&found.value).ok());
     owned_by_other(endpoint.as_ref(), instance).is_some()
 }
 
-/// The instance that has an endpoint, if it is not this one.
+/// Returns the instance that owns the endpoint, unless it is this one.
 fn owned_by_other(endpoint: Option<&WorkloadEndpoint>, ours: Option<&str>) -> Option<String> {
     let holder = endpoint?.active_instance_id.as_deref()?;
     (holder != ours?).then(|| holder.to_owned())
 }
 
-/// An endpoint that was left, because it is another instance's now.
+/// An endpoint that was not removed, because it belongs to another instance now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeptEndpoint {
-    /// The container that has it.
+    /// Container id of the owner.
     pub instance: String,
 }
 
-/// Takes back what [`write_endpoint`] wrote at this revision, unless somebody has changed it since.
+/// Deletes the endpoint that [`write_endpoint`] wrote at this revision, unless it was changed since.
 pub(super) async fn take_back(store: &dyn Store, key: &EndpointKey, revision: Revision) {
     let key = Key::Endpoint(key.clone()).to_string();
     let txn =
@@ -202,7 +206,7 @@ fn value(spec: &EndpointSpec<'_>, old: Option<&KeyValue>) -> Vec<u8> {
     endpoint.to_value()
 }
 
-/// Adds to the transaction what it takes that the profiles exist.
+/// Adds the creation of missing profiles to the transaction.
 async fn profiles(store: &dyn Store, spec: &ProfileChoice, txn: &mut Txn) -> Result<(), AttachError> {
     let (network, pods) = match spec {
         ProfileChoice::None | ProfileChoice::Use(_) => return Ok(()),
@@ -217,7 +221,8 @@ async fn profiles(store: &dyn Store, spec: &ProfileChoice, txn: &mut Txn) -> Res
     Ok(())
 }
 
-/// A profile with this rule for what comes in, and with a tag, unless it is there.
+/// Adds the creation of a profile with this ingress rule and tag to the transaction, unless any part of it
+/// exists.
 async fn create_profile(
     store: &dyn Store,
     name: &str,
@@ -227,7 +232,7 @@ async fn create_profile(
 ) -> Result<(), AttachError> {
     let of = |part| Key::Profile { name: name.to_owned(), part };
     let (rules, tags) = (of(ProfilePart::Rules), of(ProfilePart::Tags));
-    // Whichever part is there: somebody has made it.
+    // If any part exists, another writer has created the profile.
     for key in [&rules, &tags, &of(ProfilePart::Labels)] {
         if store.get(&key.to_string()).await?.is_some() {
             return Ok(());
@@ -254,7 +259,7 @@ mod tests {
     use super::*;
     use tortie_store::sqlite::SqliteStore;
 
-    /// What a network's first, second and further endpoints may be.
+    /// Profiles of the first, second and further endpoints of a network.
     fn arrivals() -> Vec<(&'static str, ProfileChoice)> {
         let network = || "net".to_owned();
         vec![
@@ -286,7 +291,7 @@ mod tests {
         write_endpoint(store, &spec).await.unwrap();
     }
 
-    /// All orders of these.
+    /// Returns all permutations of a list.
     fn orders<T: Clone>(of: &[T]) -> Vec<Vec<T>> {
         if of.is_empty() {
             return vec![Vec::new()];

@@ -1,44 +1,44 @@
-//! The errors of [`attach`](super::attach) and [`detach`](super::detach).
+//! Errors of [`attach`](super::attach) and [`detach`](super::detach).
 
 use tortie_kernel::container::ContainerNetError;
 use tortie_store::StoreError;
 
-/// Why it was not done. [`attach`](super::attach) has undone what it did.
+/// An error of attaching or detaching. After an error, [`attach`](super::attach) has undone its changes.
 #[derive(Debug, thiserror::Error)]
 pub enum AttachError {
-    /// Interfaces, routes, port mappings, bandwidth.
+    /// Error with interfaces, routes, port mappings or bandwidth.
     #[error(transparent)]
     Network(#[from] ContainerNetError),
-    /// The store.
+    /// Error of the store.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// `Ready` is not `true`.
+    /// The store's `Ready` is not `true`, or the agent is frozen.
     #[error("the network is frozen ({0}): try again later")]
     NotReady(String),
-    /// The agent cannot be asked.
+    /// The agent cannot be reached.
     #[error("{0}")]
     AgentAbsent(String),
-    /// The agent has not done it in time.
+    /// The agent did not finish in time.
     #[error("{0}")]
     Timeout(String),
-    /// The agent says why it cannot be done.
+    /// The agent rejected the endpoint, with its reason.
     #[error("the agent cannot put it in force: {0}")]
     Failed(String),
-    /// A value in the store that cannot be read.
+    /// A value in the store cannot be parsed.
     #[error("{key}: {why}; see `tortie store validate`")]
     Unreadable {
-        /// The key.
+        /// Store key of the value.
         key: String,
-        /// Why not.
+        /// Parse error.
         why: String,
     },
-    /// What was asked for makes no sense.
+    /// The request is invalid.
     #[error("{0}")]
     Invalid(String),
 }
 
 impl AttachError {
-    /// Whether the same call may succeed later (CNI code 11).
+    /// True if the same call may succeed later (CNI code 11).
     #[must_use]
     pub fn try_later(&self) -> bool {
         match self {
@@ -55,7 +55,7 @@ impl AttachError {
     }
 }
 
-/// Runs what blocks for milliseconds off the runtime.
+/// Runs blocking work on a thread outside of the async runtime.
 pub(super) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, AttachError> {

@@ -1,4 +1,4 @@
-//! Names of interfaces, and the order in which they are made and taken back.
+//! Names of host interfaces, and the creation and removal of a container's interface, with an undo list.
 
 use std::net::IpAddr;
 
@@ -12,18 +12,18 @@ use tortie_kernel::container::{
     Namespace, Stripped, VethSpec,
 };
 
-/// Longest text that the kernel keeps with an interface.
+/// Maximum length of an interface's alias in the kernel.
 const ALIAS_MAX: usize = 255;
-/// Longest name of an interface.
+/// Maximum length of an interface name.
 const NAME_MAX: usize = 15;
-/// Between that text and the former name of an interface that somebody else made.
+/// Separator in an alias before the former name of an interface that another plugin created.
 const OLD_NAME_PREFIX: &str = " was ";
 
-/// The name of a host interface: the prefix, then 11 characters: the first ones of an id in hexadecimal digits (32 or more,
-/// dashes do not count), else those of a hash of the text.
+/// Returns the name of a host interface: the prefix, then 11 characters. These are the first of an id that
+/// consists of 32 or more hexadecimal digits (dashes are ignored), otherwise of a hash of the id.
 ///
 /// # Errors
-/// When the prefix leaves no room for 11 characters, or is no part of an interface name.
+/// If the prefix leaves no room for 11 characters, or is not valid in an interface name.
 pub fn host_interface(prefix: &str, id: &str) -> Result<InterfaceName, String> {
     if prefix.is_empty() || prefix.len() > 4 || !prefix.bytes().all(|b| b.is_ascii_alphanumeric()) {
         return Err(format!("interface prefix `{prefix}`: write 1 to 4 letters and digits, such as cali"));
@@ -37,7 +37,7 @@ pub fn host_interface(prefix: &str, id: &str) -> Result<InterfaceName, String> {
     format!("{prefix}{tail}").parse().map_err(|error: ValueError| error.to_string())
 }
 
-/// What is written to the interface of an endpoint, and tells whose it is (`ip link` shows it).
+/// Returns the alias that identifies the endpoint of an interface (`ip link` shows it).
 #[must_use]
 pub fn alias(key: &EndpointKey) -> String {
     let text = match key {
@@ -50,13 +50,14 @@ pub fn alias(key: &EndpointKey) -> String {
     text.get(..text.floor_char_boundary(room)).unwrap_or_default().to_owned()
 }
 
-/// Whether a text at an interface is this endpoint's; with the former name of an interface that somebody else made.
+/// If an alias belongs to this endpoint, returns the former name of the interface, which it contains if
+/// another plugin created the interface.
 fn is_of<'a>(found: &'a str, alias: &str) -> Option<Option<&'a str>> {
     let rest = found.strip_prefix(alias)?;
     if rest.is_empty() { Some(None) } else { rest.strip_prefix(OLD_NAME_PREFIX).map(Some) }
 }
 
-/// What makes no sense is said before anything is changed.
+/// Rejects invalid requests before anything is changed.
 pub(super) fn is_valid_prefix(wanted: &AttachRequest) -> Result<(), AttachError> {
     let refuse = |text: String| Err(AttachError::Invalid(text));
     if !matches!(wanted.key, EndpointKey::Workload { .. }) {
@@ -79,7 +80,7 @@ pub(super) fn is_valid_prefix(wanted: &AttachRequest) -> Result<(), AttachError>
     Ok(())
 }
 
-/// What was made, and how it is taken back.
+/// A created interface, with the steps that undo it.
 #[derive(Debug)]
 pub(super) struct CreatedLink {
     pub(super) host: HostSide,
@@ -90,13 +91,13 @@ pub(super) struct CreatedLink {
 }
 
 impl CreatedLink {
-    /// Takes everything back.
+    /// Undoes all steps.
     pub(super) fn undo(self) {
         self.steps.undo();
     }
 }
 
-/// What was done, first things first.
+/// Completed steps, the first one first.
 #[derive(Debug, Default)]
 struct UndoList(Vec<UndoStep>);
 
@@ -112,7 +113,8 @@ enum UndoStep {
 impl UndoList {
     fn undo(self) {
         for step in self.0.into_iter().rev() {
-            // What cannot be undone is found by the next try and by `ipam check`; the first error is what counts.
+            // Errors are ignored: the next attempt and `ipam check` find the rest, and the caller returns the
+            // first error.
             let _ = match step {
                 UndoStep::Pair(name) => container::remove_link(&name).map(drop),
                 UndoStep::Adopted(adopted) => container::restore_link(&adopted),
@@ -124,7 +126,7 @@ impl UndoList {
     }
 }
 
-/// Makes everything that is not the store's.
+/// Creates everything outside of the store; undoes it on an error.
 pub(super) fn make(wanted: &AttachRequest) -> Result<CreatedLink, ContainerNetError> {
     let mut steps = UndoList::default();
     match make_with(wanted, &mut steps) {
@@ -191,7 +193,7 @@ fn make_with(wanted: &AttachRequest, steps: &mut UndoList) -> Result<Parts, Cont
                 routes: wanted.routes.as_deref(),
             };
             let (mac, stripped) = container::configure_container(&namespace, &spec)?;
-            // With a pair of our own the interface goes as a whole.
+            // If this function created the veth pair, removing the pair removes its content, too.
             if matches!(wanted.link, LinkSpec::Existing { .. }) {
                 steps.0.push(UndoStep::Inside(stripped));
             }
@@ -215,11 +217,12 @@ fn make_with(wanted: &AttachRequest, steps: &mut UndoList) -> Result<Parts, Cont
     Ok((side, mac, gateways, notes))
 }
 
-/// Removes the interface of an endpoint, with its bandwidth.
+/// Removes the interface of an endpoint, with its bandwidth limits.
 pub(super) fn clear(leaving: &DetachRequest) -> Result<(), ContainerNetError> {
     let host = &leaving.host_ifname;
     let (found, alias) = (container::alias_of(host)?, alias(&leaving.key));
-    // A name is 44 bits of an id: whose interface it is says the text at it.
+    // An interface name has only 44 bits of an id, so the alias decides which endpoint the interface belongs
+    // to.
     let was = match found.as_deref() {
         None | Some("") => None,
         Some(found) => match is_of(found, &alias) {
@@ -233,6 +236,6 @@ pub(super) fn clear(leaving: &DetachRequest) -> Result<(), ContainerNetError> {
         None if leaving.own_link => first.and(container::remove_link(host).map(drop)),
         None => first,
     };
-    // Behind the interface, whose going makes its rules those of nothing.
+    // This runs after the interface's removal, which leaves its rules without an interface.
     removed.and(leaving.netns.as_deref().map_or(Ok(()), container::sweep_source_rules))
 }

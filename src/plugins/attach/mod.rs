@@ -1,15 +1,20 @@
-//! What every plugin does once addresses are there: interface, endpoint, and the agent's word that both are in force.
+//! Attaches a container to addresses that its plugin has allocated: creates the interface, writes the
+//! endpoint, and waits until the agent has put both in force.
 //!
-//! What it does not: it gives and releases no address (the caller does, with [`tortie_engine::ipam`]) and reads no configuration.
+//! It allocates and releases no addresses (the caller does, with [`tortie_engine::ipam`]) and reads no
+//! configuration.
 //!
 //! ```text
-//!   AttachRequest --attach--> interface, addresses, routes --> bandwidth, port mappings --> endpoint and profile (one
-//!                             transaction) --> POST /v1/applied        any failure: all of it undone, last first
-//!   DetachRequest --detach--> endpoint; port mappings; bandwidth, interface (all at once) --> POST /v1/applied, at most 1 s
+//!   AttachRequest --attach--> interface, addresses, routes --> bandwidth, port mappings
+//!                             --> endpoint and profile (one transaction) --> POST /v1/applied
+//!                             after a failure all is undone, in reverse order
+//!   DetachRequest --detach--> endpoint; port mappings; bandwidth, interface (concurrently)
+//!                             --> POST /v1/applied, at most 1 s
 //!   AttachRequest --check---> differences
 //! ```
 //!
-//! Callers release addresses after [`detach`], so that nobody gets one that still leads to another interface.
+//! Callers release addresses after [`detach`], so that no other container gets an address that still leads to
+//! the old interface.
 
 mod agent;
 mod allocate;
@@ -37,12 +42,13 @@ pub use self::preflight::{Absent, excluded, exclusions, preflight, twin};
 pub use self::rehearsal::{allocation_problem, rehearse_addresses, rehearse_endpoint, rehearse_workload};
 pub use self::request::{AttachRequest, Attachment, DetachRequest, LinkSpec};
 
-/// Makes the interface, writes the endpoint, and waits until the agent has both in force.
+/// Creates the interface, writes the endpoint, and waits until the agent has put both in force.
 ///
-/// An interface of the wanted name that is left over from an earlier try for the same endpoint is replaced.
+/// An interface of the requested name that an earlier attempt for the same endpoint left is replaced.
 ///
 /// # Errors
-/// Why not; everything is undone then, but for a profile that was made (others may use it already).
+/// If a step fails. All steps are undone then, except the creation of a profile, which others may use
+/// already.
 pub async fn attach(
     store: &dyn Store,
     agent: &AgentClient,
@@ -92,19 +98,20 @@ pub async fn attach(
     }
 }
 
-/// Removes endpoint and interface. What is not there is no error, whatever is missing; an endpoint that another
-/// container has by now stays, with its interface. Goes on past errors.
+/// Removes endpoint and interface. Missing parts are no error; an endpoint that belongs to another container
+/// now is kept, with its interface. Continues after errors.
 ///
 /// # Errors
-/// The first that came.
+/// The first error.
 pub async fn detach(
     store: &dyn Store,
     agent: &AgentClient,
     leaving: &DetachRequest,
 ) -> Result<(), AttachError> {
     let others = endpoint::is_of_another(store, &leaving.key, leaving.instance.as_deref()).await;
-    // The kernel takes tens of milliseconds to let go of an interface, as much for packet rules while the agent changes its
-    // own, and a disk may be as slow: none of them waits for another.
+    // The kernel needs tens of milliseconds to remove an interface, and as much to remove packet rules while
+    // the agent changes its own; a disk may be as slow. The steps run concurrently, so that none waits for
+    // another.
     let asked = leaving.clone();
     let tables = [leaving.ports_table.clone(), leaving.former_ports_table.clone()];
     let (removed, unmapped, cleared) = tokio::join!(

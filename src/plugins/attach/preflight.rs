@@ -1,4 +1,5 @@
-//! Before a plugin writes anything: is this the host that the call is for, and does its agent act on the store?
+//! Checks before a plugin writes: the call is for this host, no other machine uses its name, and its agent
+//! acts on the store.
 
 use std::time::{Duration, Instant};
 
@@ -14,26 +15,26 @@ use tortie_engine::ipam::{ExcludedPrefix, Exclusions};
 use tortie_kernel::ConnectedNetwork;
 use tortie_store::{Store, StoreError};
 
-/// How often a socket that nobody listens at is tried again.
+/// Interval of connection attempts to a socket at which no process listens.
 const RETRY_INTERVAL: Duration = Duration::from_millis(50);
-/// How long a question that writes nothing waits for the agent.
+/// Maximum wait for the agent in calls that write nothing.
 const QUESTION_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Who waits for an agent that is not there.
+/// The call that waits for a missing agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Absent {
-    /// This call, as `agentAbsent` says: it needs the agent at its end.
+    /// This call waits as `agentAbsent` says, because it needs the agent at its end.
     Waits,
-    /// Another call.
+    /// This call does not wait; a later one does.
     Passes,
 }
 
-/// Refuses a call for another host than this machine's agent is, one whose name another machine has, and one while the agent acts
-/// on nothing. Gives the addresses that no pool gives on this host.
+/// Rejects a call for another host than the agent's, a host name that another machine uses, and calls while
+/// the agent is frozen. Returns the addresses that are never allocated on this host.
 ///
 /// # Errors
-/// [`AttachError::Invalid`] for the wrong host, [`AttachError::NotReady`] while the agent is frozen, [`AttachError::AgentAbsent`]
-/// as [`applied`](super::applied).
+/// [`AttachError::Invalid`] for the wrong host, [`AttachError::NotReady`] while the agent is frozen,
+/// [`AttachError::AgentAbsent`] as [`applied`](super::applied).
 pub async fn preflight(
     store: &dyn Store,
     agent: &AgentClient,
@@ -52,7 +53,7 @@ pub async fn preflight(
     loop {
         match client.get_within::<AgentIdentity>("/v1/identity", agent.patience).await {
             Ok(identity) => return judge(identity, node),
-            // An agent of another version.
+            // An agent of another version, which lacks this request.
             Err(error) if error.kind == ClientErrorKind::NotFound || error.code == "version-skew" => {
                 return Ok(own_exclusions(node).await);
             }
@@ -92,7 +93,7 @@ fn judge(identity: AgentIdentity, node: &str) -> Result<Exclusions, AttachError>
     }
 }
 
-/// The addresses that no pool gives on this host, for a question that writes nothing.
+/// Returns the addresses that are never allocated on this host, for a call that writes nothing.
 pub async fn exclusions(agent: &AgentClient, node: &str) -> Exclusions {
     let client = Client::new(&agent.socket);
     match client.get_within::<AgentIdentity>("/v1/identity", QUESTION_TIMEOUT).await {
@@ -101,8 +102,9 @@ pub async fn exclusions(agent: &AgentClient, node: &str) -> Exclusions {
     }
 }
 
-/// Without an agent this host's kernel says which networks the host is connected to; all else the store has. A network that Docker made
-/// may have its addresses from a pool, which only the agent can tell.
+/// Computes the exclusions without an agent, from the networks that the kernel is connected to; the store has
+/// all others. A network that Docker created may have addresses from a pool, which only the agent knows, so
+/// it is left out.
 async fn own_exclusions(node: &str) -> Exclusions {
     let look = || tortie_kernel::host_networks().unwrap_or_default();
     let found = tokio::task::spawn_blocking(look).await.unwrap_or_default();
@@ -110,7 +112,7 @@ async fn own_exclusions(node: &str) -> Exclusions {
     Exclusions { prefixes: machines.map(|found| excluded(found, node)).collect(), complete: false }
 }
 
-/// What no pool gives of a network that a host is connected to.
+/// Returns the exclusion for a network that a host is connected to.
 #[must_use]
 pub fn excluded(found: &ConnectedNetwork, node: &str) -> ExcludedPrefix {
     let ConnectedNetwork { interface, network, .. } = found;
@@ -122,16 +124,17 @@ pub fn excluded(found: &ConnectedNetwork, node: &str) -> ExcludedPrefix {
     ExcludedPrefix { cidr: *network, holder }
 }
 
-/// Without an agent here, the status key of the host tells whether one runs elsewhere.
+/// Rejects the call if the status key of the host shows that its agent runs on another machine.
 async fn refuse_twin(store: &dyn Store, node: &str) -> Result<(), AttachError> {
     let Some(own) = Machine::by_machine_id() else { return Ok(()) };
     twin(store, node, &own).await?.map_or(Ok(()), |twin| Err(AttachError::Invalid(twin)))
 }
 
-/// A sentence when the agent of another machine runs under this host's name: its status key is leased.
+/// Returns an error text if the agent of another machine runs under this host's name, which its leased status
+/// key shows.
 ///
 /// # Errors
-/// When the store cannot be asked.
+/// If the store cannot be read.
 pub async fn twin(store: &dyn Store, node: &str, own: &Machine) -> Result<Option<String>, StoreError> {
     let key = Key::TortieStatus { host: node.to_owned() }.to_string();
     let found = store.get(&key).await?;

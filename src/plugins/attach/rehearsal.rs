@@ -1,5 +1,4 @@
-//! Whether a workload could be added now: what that would write is planned, and the store is asked whether it would take it.
-//! Nothing is written.
+//! Tests if a workload could be added now: plans the writes, and has the store check them without committing.
 
 use std::sync::Arc;
 
@@ -11,13 +10,14 @@ use tortie_store::{Op, Store, StoreError, Txn};
 use crate::api::codes;
 use crate::api::problem::Problem;
 
-/// What a rehearsed workload is called; no workload of this name ever is.
+/// Name of the rehearsed workload, which no real workload has.
 const NAME: &str = "rehearsal";
 
-/// Plans these addresses for a workload of the host. `excluded`: as its agent knows it.
+/// Plans the allocation of these addresses for a workload of the host. `excluded` are the exclusions that its
+/// agent knows.
 ///
 /// # Errors
-/// What a true request would get.
+/// The error that a real request would get.
 pub async fn rehearse_addresses(
     store: &Arc<dyn Store>,
     node: &str,
@@ -33,10 +33,10 @@ pub async fn rehearse_addresses(
     Ipam::new(Arc::clone(store)).excluding(excluded).rehearse(&request).await
 }
 
-/// The endpoint of a workload of the host.
+/// Tests the write of a workload endpoint of the host.
 ///
 /// # Errors
-/// What a true one would get.
+/// The error that a real write would get.
 pub async fn rehearse_endpoint(store: &dyn Store, node: &str) -> Result<(), StoreError> {
     let key = Key::Endpoint(EndpointKey::Workload {
         host: node.to_owned(),
@@ -50,10 +50,10 @@ pub async fn rehearse_endpoint(store: &dyn Store, node: &str) -> Result<(), Stor
     store.rehearse(&Txn { ops: vec![op], ..Txn::default() }).await
 }
 
-/// One workload with an address of each family that has pools; a family without any is none's fault here.
+/// Tests a workload with one address of each family that has pools; a family without pools is no error.
 ///
 /// # Errors
-/// What a true one would get.
+/// The error that a real workload would get.
 pub async fn rehearse_workload(
     store: &Arc<dyn Store>,
     node: &str,
@@ -69,8 +69,8 @@ pub async fn rehearse_workload(
     Ok(rehearse_endpoint(&**store, node).await?)
 }
 
-/// The problem of a workload that could not be added; `None`: it could, or another problem says why not (the store is away or
-/// frozen, there is no pool, a value cannot be read).
+/// Returns the problem that prevents new workloads; `None` without an error, or if another problem reports
+/// the cause (store unavailable or frozen, no pool, invalid value).
 #[must_use]
 pub fn allocation_problem(rehearsed: &Result<(), IpamError>) -> Option<Problem> {
     let error = rehearsed.as_ref().err()?;

@@ -1,4 +1,4 @@
-//! One interface of a container: the request for it, what came of it, and the request to remove it.
+//! Requests to attach and detach one interface of a container, and the result.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -11,95 +11,97 @@ use super::endpoint::ProfileChoice;
 use tortie_kernel::container::{Bandwidth, PortMapping};
 use tortie_store::Revision;
 
-/// How a container gets its interface.
+/// Origin of a container's interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LinkSpec {
-    /// A new pair.
+    /// A new veth pair.
     Veth,
-    /// One that an earlier plugin made: a veth pair, or a tap device of a virtual machine. The host's end is renamed to
-    /// [`AttachRequest::host_ifname`] and leaves its bridge; [`detach`](super::detach) gives it its name back and leaves it to the plugin that
-    /// made it.
+    /// An interface that an earlier plugin created: a veth pair, or the tap device of a virtual machine. The
+    /// host's end is renamed to [`AttachRequest::host_ifname`] and removed from its bridge;
+    /// [`detach`](super::detach) restores its name and leaves it to the plugin that created it.
     Existing {
-        /// The host's end as it is called now.
+        /// Current name of the host's end.
         host: InterfaceName,
-        /// The container's end as it is called now; `None`: a machine that configures itself (tap).
+        /// Current name of the container's end; `None` for a virtual machine that configures itself (tap).
         inside: Option<InterfaceName>,
     },
 }
 
-/// What one interface of a container should be.
+/// Desired state of one interface of a container.
 #[derive(Debug, Clone)]
 pub struct AttachRequest {
-    /// The endpoint; a workload's.
+    /// Key of the workload endpoint.
     pub key: EndpointKey,
-    /// The container's network namespace.
+    /// Path of the container's network namespace.
     pub netns: PathBuf,
-    /// The interface in it.
+    /// Name of the interface in the container.
     pub ifname: InterfaceName,
-    /// The interface on the host; see [`host_interface`](super::host_interface).
+    /// Name of the interface on the host; see [`host_interface`](super::host_interface).
     pub host_ifname: InterfaceName,
-    /// New or existing.
+    /// New or existing interface.
     pub link: LinkSpec,
-    /// MAC address in the container; `None`: the kernel draws one, or the existing one stays.
+    /// MAC address in the container; `None` keeps the existing one, or lets the kernel choose.
     pub mac: Option<MacAddr>,
-    /// In octets; `None`: the kernel's default.
+    /// MTU in octets; `None` uses the kernel's default.
     pub mtu: Option<u32>,
-    /// Its addresses.
+    /// Addresses of the interface.
     pub addrs: Vec<IpAddr>,
-    /// Where to by this interface; `None`: everywhere.
+    /// Destinations that are routed by this interface; `None` routes all.
     pub routes: Option<Vec<Cidr>>,
-    /// The profile that the endpoint has.
+    /// Profile of the endpoint.
     pub profile: ProfileChoice,
     /// Labels of the endpoint.
     pub labels: Labels,
-    /// Container id, which guards against late removals (`active_instance_id`).
+    /// Container id, which protects the endpoint from a late removal for an earlier container
+    /// (`active_instance_id`).
     pub instance: Option<String>,
-    /// Ports of the host that lead to it.
+    /// Port mappings from the host to the container.
     pub ports: Vec<PortMapping>,
-    /// The table that holds them; see [`tortie_kernel::container::ports_table`].
+    /// Name of the table for port mappings; see [`tortie_kernel::container::ports_table`].
     pub ports_table: String,
-    /// The name that earlier versions gave it.
+    /// Name of that table in earlier versions.
     pub former_ports_table: String,
-    /// How much may pass.
+    /// Bandwidth limits.
     pub bandwidth: Bandwidth,
 }
 
-/// What there is now.
+/// An attached interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attachment {
-    /// The interface on the host.
+    /// Name of the interface on the host.
     pub host_ifname: InterfaceName,
-    /// Its MAC address.
+    /// MAC address of the interface on the host.
     pub host_mac: MacAddr,
-    /// The MAC address in the container; `None`: nobody but the machine behind a tap knows.
+    /// MAC address in the container; `None` behind a tap device, where only the virtual machine knows it.
     pub mac: Option<MacAddr>,
-    /// In octets.
+    /// MTU in octets.
     pub mtu: u32,
-    /// What the container sends to instead of routers, one for each family that it has addresses of.
+    /// Default gateways of the container, one per address family, which the host proxies.
     pub gateways: Vec<IpAddr>,
     /// Store revision of the endpoint.
     pub revision: Revision,
-    /// What to log: nothing is wrong, but somebody may wonder.
+    /// Notes for the log: unexpected, but no errors.
     pub notes: Vec<String>,
 }
 
-/// What goes.
+/// Interface and endpoint to remove.
 #[derive(Debug, Clone)]
 pub struct DetachRequest {
-    /// The endpoint.
+    /// Key of the endpoint.
     pub key: EndpointKey,
-    /// Only if it is this container's; `None`: whoever's it is.
+    /// Container id that must own the endpoint; `None` removes it whoever owns it.
     pub instance: Option<String>,
-    /// The interface on the host.
+    /// Name of the interface on the host.
     pub host_ifname: InterfaceName,
-    /// `false`: an earlier plugin made it and will remove it.
+    /// `false` if an earlier plugin created the interface and will remove it.
     pub own_link: bool,
-    /// The container's network namespace, if it is known; it may be gone, or have become somebody else's.
+    /// Path of the container's network namespace, if known; it may be gone, or belong to another container
+    /// now.
     pub netns: Option<PathBuf>,
-    /// The interface in it.
+    /// Name of the interface in the container.
     pub ifname: InterfaceName,
-    /// The table of port mappings.
+    /// Name of the table for port mappings.
     pub ports_table: String,
-    /// The name that earlier versions gave it.
+    /// Name of that table in earlier versions.
     pub former_ports_table: String,
 }

@@ -1,4 +1,4 @@
-//! One call: what it was given, and the parts that both plugins share.
+//! One plugin call: its input, and functions that the main plugin and the IPAM plugin share.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -19,18 +19,18 @@ use crate::plugins::cni::protocol::error::{CniError, code};
 use tortie_engine::ipam::{Ipam, Keyspace};
 use tortie_store::{Store, StoreUrl};
 
-/// Where the agent listens when nothing is said.
+/// Default path of the agent's socket.
 const SOCKET: &str = "/run/tortie/tortie.sock";
 
-/// One call.
+/// One plugin call with its parsed input.
 pub(super) struct Call {
     pub(super) env: Env,
     pub(super) args: EnvArgs,
     pub(super) config: Config,
     pub(super) node: String,
-    /// When it came.
+    /// Start of the call.
     pub(super) started_at: std::time::Instant,
-    /// As it came, for other plugins.
+    /// Unparsed configuration, for delegated plugins.
     pub(super) input: Vec<u8>,
 }
 
@@ -62,7 +62,7 @@ fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|text| !text.is_empty())
 }
 
-/// This host's name: the configuration's, the environment's, the kernel's.
+/// Returns this host's name: from the configuration, the environment or the kernel, in this order.
 pub(super) fn node(config: &Config) -> Result<String, CniError> {
     let system = || {
         let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
@@ -73,7 +73,7 @@ pub(super) fn node(config: &Config) -> Result<String, CniError> {
 }
 
 impl Call {
-    /// The store.
+    /// Opens the store.
     pub(super) async fn store(&self) -> Result<Arc<dyn Store>, CniError> {
         let options = datastore::options(self.config.datastore.as_ref(), |name| std::env::var_os(name));
         let url = &options.url;
@@ -88,13 +88,13 @@ impl Call {
         Ok(store)
     }
 
-    /// Whether the store is a file that does not exist: then nothing of ours was ever given.
+    /// True if the store is a file that does not exist: then Tortie never allocated anything.
     pub(super) fn no_store(&self) -> bool {
         let options = datastore::options(self.config.datastore.as_ref(), |name| std::env::var_os(name));
         matches!(options.url.parse(), Ok(StoreUrl::Sqlite(path)) if !path.exists())
     }
 
-    /// The agent of this host.
+    /// Returns the client of this host's agent.
     pub(super) fn agent(&self) -> AgentClient {
         let socket = self.config.socket.clone();
         let socket = socket.or_else(|| variable("TORTIE_SOCKET").map(PathBuf::from));
@@ -102,18 +102,18 @@ impl Call {
         AgentClient { started_at: Some(self.started_at), ..agent }
     }
 
-    /// What the call is about.
+    /// Computes the names of the attachment.
     pub(super) fn identity(&self) -> Result<Identity, CniError> {
         Identity::new(&self.config, &self.args, &self.node, &self.env.container_id, &self.env.ifname)
     }
 
-    /// The plugin that gives addresses when it is another one.
+    /// Returns the delegated IPAM plugin, if the configuration names one.
     pub(super) fn delegate(&self) -> Result<Option<Delegate>, CniError> {
         let name = self.config.ipam.foreign.as_deref();
         name.map(|name| Delegate::find(name, &self.env.path)).transpose()
     }
 
-    /// Asks the other IPAM plugin, if there is one.
+    /// Calls the delegated IPAM plugin, if there is one.
     pub(super) async fn forward(&self, command: Command) -> Result<(), CniError> {
         match self.delegate()? {
             Some(delegate) => delegate.call(command, &self.input).await.map(drop),
@@ -122,7 +122,7 @@ impl Call {
     }
 }
 
-/// An endpoint of this host that a CNI runtime made.
+/// An endpoint of this host that a CNI runtime created.
 #[derive(Debug, Clone)]
 pub(super) struct ExistingAttachment {
     pub(super) key: EndpointKey,
@@ -131,12 +131,12 @@ pub(super) struct ExistingAttachment {
 }
 
 impl ExistingAttachment {
-    /// Its addresses.
+    /// Returns its addresses.
     pub(super) fn addrs(&self) -> Vec<IpAddr> {
         self.endpoint.nets().map(|net| net.addr()).collect()
     }
 
-    /// Its network.
+    /// Returns the name of its network.
     pub(super) fn network(&self) -> Option<&str> {
         self.endpoint.labels.get(NETWORK_LABEL).map(String::as_str)
     }
@@ -155,7 +155,7 @@ fn found(key: &str, value: &[u8]) -> Option<ExistingAttachment> {
     Some(ExistingAttachment { key, attachment, endpoint })
 }
 
-/// The endpoint at a key, if there is one that can be read.
+/// Returns the endpoint at a key, if it exists and can be parsed.
 pub(super) async fn endpoint_at(
     store: &dyn Store,
     key: &EndpointKey,
@@ -164,14 +164,14 @@ pub(super) async fn endpoint_at(
     Ok(store.get(&key).await?.and_then(|entry| found(&entry.key, &entry.value)))
 }
 
-/// The endpoints of this host that CNI runtimes made.
+/// Returns the endpoints of this host that CNI runtimes created.
 pub(super) async fn endpoints_of(store: &dyn Store, node: &str) -> Result<Vec<ExistingAttachment>, CniError> {
     let all = store.list(&[prefix::workloads_of(node)]).await?;
     Ok(all.entries.iter().filter_map(|entry| found(&entry.key, &entry.value)).collect())
 }
 
-/// Releases addresses of this network in this host's own blocks whose attachment is not among the valid ones. An address is
-/// known to be the network's by its attributes, never by the beginning of its handle: names may contain dots.
+/// Releases the addresses of this network in this host's own blocks whose attachment is not valid any more.
+/// Their attributes, not the beginning of their handle, show the network, because names may contain dots.
 pub(super) async fn collect(
     ipam: &Ipam,
     network: &str,
@@ -208,5 +208,5 @@ pub(super) async fn collect(
     Ok(collected)
 }
 
-/// The answer of calls that say nothing but that it worked.
+/// Result of a successful call without output.
 pub(super) const NO_RESULT: Option<Value> = None;

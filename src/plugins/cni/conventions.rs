@@ -1,5 +1,5 @@
-//! Every sentence of the extension conventions that a plugin can keep or break, with what it means here. What needs
-//! interfaces is in `tests/plugins/cni`, and named.
+//! One test for every requirement of the CNI extension conventions on plugins. Requirements that need
+//! interfaces are tested in `tests/plugins/cni`, which the list names.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -9,7 +9,7 @@ use super::*;
 use tortie_engine::ipam::AddressRequest;
 use tortie_kernel::container::{PortMapping, Rate, Transport};
 
-/// A sentence and its test.
+/// A requirement and its test.
 const SENTENCES: &[(&str, fn())] = &[
     (
         "Plugin authors should aim to support these conventions / should accept arguments according to these conventions",
@@ -56,7 +56,8 @@ const SENTENCES: &[(&str, fn())] = &[
         args_win_over_cni_args,
     ),
     ("Request a specific IP from IPAM plugins: IP=<ip>[/<prefix>]", ip_of_cni_args),
-    // Chained plugins: tests/plugins/cni/chain.rs (a bridge, a pair and a tap device of an earlier plugin, and no earlier plugin).
+    // Chained plugins: tests/plugins/cni/chain.rs (bridge, veth pair and tap device of an earlier plugin, and
+    // no earlier plugin).
 ];
 
 #[test]
@@ -91,7 +92,7 @@ fn exact(text: &str) -> AddressRequest {
 }
 
 fn every_area_is_read() {
-    // The examples of the tables, letter by letter; and as containerd sends them.
+    // The examples of the document's tables, unchanged, and in the form that containerd sends.
     let plain = json!({
         "portMappings": [
             {"hostPort": 8080, "containerPort": 80, "protocol": "tcp"},
@@ -126,13 +127,13 @@ fn unknown_fields() {
     let error = with(json!({"portMapping": [1]})).unwrap_err();
     assert_eq!(error.code, code::FIELD);
     assert!(error.msg.contains("portMapping") && error.msg.contains("[1]"), "{error}");
-    // Calico's configurations hold what later versions of its plugin know.
+    // Calico's configurations contain fields that later versions of its plugin know.
     let calico =
         with(json!({"type": "calico", "container_settings": {}, "windows_use_single_network": true}));
     assert!(calico.unwrap().notes.iter().any(|note| note.contains("windows_use_single_network")));
     let error = with(json!({"ipam": {"type": "tortie-ipam", "subnetz": "x"}})).unwrap_err();
     assert!(error.msg.contains("ipam.subnetz"), "{error}");
-    // A DEL after an ADD that failed because of it succeeds.
+    // A DEL after an ADD that failed because of the same field must succeed.
     let config = json!({"name": "net", "portMapping": 1, "mtu": "x", "runtimeConfig": 5, "prevResult": []});
     let config = Config::parse(config.to_string().as_bytes(), Strictness::Lenient, &[]).unwrap();
     assert_eq!(config.notes.len(), 4, "{:?}", config.notes);
@@ -231,13 +232,13 @@ fn areas_that_we_cannot_act_on() {
     let error = runtime("aliases", json!({"net": ["db"]})).unwrap_err();
     assert_eq!(error.code, code::FIELD);
     assert!(error.msg.contains("runtimeConfig.aliases") && error.msg.contains("db"), "{error}");
-    // Nothing to act on, and what one runtime has for itself.
+    // An area without content, and an area of one runtime only.
     assert!(runtime("aliases", Value::Null).is_ok());
-    // podman's own alias of each container.
+    // podman adds its own alias to each container.
     assert!(runtime("aliases", json!({"net": ["0123456789ab"], "other": []})).is_ok());
     assert!(runtime("aliases", json!({"net": ["0123456789ab", "db"]})).is_err());
     assert!(runtime("io.kubernetes.cri.pod-annotations", json!({"a": "b"})).is_ok());
-    // An address that nobody can give because an earlier range does not hold it.
+    // An address that cannot be allocated, because no range contains it.
     let error =
         wants(json!({"runtimeConfig": {"ips": ["10.9.9.9"], "ipRanges": [[{"subnet": "10.1.2.0/24"}]]}}), "");
     let error = error.unwrap_err();
@@ -245,14 +246,14 @@ fn areas_that_we_cannot_act_on() {
 }
 
 fn only_the_section_counts() {
-    // The same names beside the section are unknown fields.
+    // The same names outside of the section are unknown fields.
     for area in ["portMappings", "ipRanges", "bandwidth", "ips", "mac"] {
         assert_eq!(with(json!({ area: [] })).unwrap_err().code, code::FIELD, "{area}");
     }
 }
 
 fn capabilities_are_the_runtimes() {
-    // libcni leaves the declaration in the configuration. It says nothing by itself.
+    // libcni leaves the declaration in the configuration. It has no effect by itself.
     let config = with(json!({"capabilities": {"portMappings": true, "mac": false}})).unwrap();
     assert_eq!(config.runtime, RuntimeConfig::default());
     assert!(config.notes.is_empty());
@@ -293,7 +294,7 @@ fn ranges_are_lists_of_lists() {
     assert_eq!(range.range.subnet.to_string(), "10.1.2.0/24");
     assert_eq!(range.range.first, Some("10.1.2.3".parse().unwrap()));
     assert_eq!(range.range.last, Some("10.1.2.99".parse().unwrap()));
-    // The gateway is never given.
+    // The gateway is never allocated.
     assert_eq!(range.range.except, ["10.1.2.254".parse::<std::net::IpAddr>().unwrap()]);
     assert_eq!(range.gateway, Some("10.1.2.254".parse().unwrap()));
 }
@@ -304,7 +305,7 @@ fn outer_and_inner_ranges() {
         [{"subnet": "10.1.0.0/24"}],
         [{"subnet": "fd00:1::/64"}]
     ]);
-    // Exactly one of each outer element, whatever `assign_*` says.
+    // Exactly one address from each outer element, whatever `assign_*` is set to.
     let given =
         wants(json!({"runtimeConfig": {"ipRanges": ranges}, "ipam": {"assign_ipv6": "true"}}), "").unwrap();
     let subnets: Vec<Vec<String>> = given
@@ -315,11 +316,11 @@ fn outer_and_inner_ranges() {
         })
         .collect();
     assert_eq!(subnets, [vec!["10.1.0.0/24", "10.2.0.0/24"], vec!["10.1.0.0/24"], vec!["fd00:1::/64"]]);
-    // An address that is asked for takes the place of the one that its element would give.
+    // A requested address replaces the one that its element would give.
     let asked = wants(json!({"runtimeConfig": {"ipRanges": ranges, "ips": ["10.2.0.7/24"]}}), "").unwrap();
     assert_eq!(asked[0], exact("10.2.0.7"));
     assert!(matches!(asked[1..], [AddressRequest::OneOf(_), AddressRequest::OneOf(_)]));
-    // Beyond the range, or its gateway: not to be had.
+    // An address outside of the range, or its gateway, cannot be requested.
     let narrow = json!([[{"subnet": "10.1.0.0/24", "rangeStart": "10.1.0.5", "rangeEnd": "10.1.0.9", "gateway": "10.1.0.6"}]]);
     for ip in ["10.1.0.4", "10.1.0.10", "10.1.0.6"] {
         assert!(wants(json!({"runtimeConfig": {"ipRanges": narrow, "ips": [ip]}}), "").is_err(), "{ip}");
@@ -346,7 +347,7 @@ fn dns_comes_back() {
     for version in Version::ALL {
         assert_eq!(result.to_json(version)["dns"], expected);
     }
-    // Without a runtime's the configuration's own.
+    // Without name servers of the runtime, those of the configuration apply.
     let config = with(json!({"dns": {"nameservers": ["9.9.9.9"]}, "runtimeConfig": {"dns": {}}})).unwrap();
     assert_eq!(config.wanted_dns().unwrap().nameservers, ["9.9.9.9"]);
     assert!(with(json!({})).unwrap().wanted_dns().is_none());
@@ -356,7 +357,7 @@ fn ips() {
     let both =
         wants(json!({"runtimeConfig": {"ips": ["10.10.0.1/24", "3ffe:ffff:0:01ff::1/64"]}}), "").unwrap();
     assert_eq!(both, [exact("10.10.0.1"), exact("3ffe:ffff:0:1ff::1")]);
-    // Of one family: the other one is given as always.
+    // An address of one family only: the other family is allocated as usual.
     let six = wants(json!({"runtimeConfig": {"ips": ["fd00::1"]}}), "").unwrap();
     assert!(matches!(six[..], [AddressRequest::Exact(_), AddressRequest::Any { count: 1, .. }]), "{six:?}");
     let twice = wants(json!({"runtimeConfig": {"ips": ["10.0.0.1", "10.0.0.1/8"]}}), "").unwrap();
@@ -417,7 +418,7 @@ fn cni_args() {
     assert_eq!(args.ip, Some("10.0.0.9".parse().unwrap()));
     assert_eq!(args.mac.unwrap().to_string(), "c2:11:22:33:44:55");
     assert_eq!(EnvArgs::parse("").unwrap(), EnvArgs::default());
-    // Unknown names are errors unless the caller says that they may be.
+    // Unknown names are errors unless the caller permits them.
     for (text, part) in [
         ("FOO=BAR;ABC=123", "FOO=BAR"),
         ("IgnoreUnknown=0;FOO=BAR", "FOO=BAR"),
@@ -433,7 +434,7 @@ fn cni_args() {
     }
     assert!(EnvArgs::parse("FOO=BAR;IgnoreUnknown=true").is_ok());
     assert!(EnvArgs::parse("K8S_SOMETHING_NEW=1").is_ok());
-    // What can be read is read beside what cannot: a DEL needs to know the pod.
+    // Valid parts are returned together with the error, because a DEL needs to know the pod.
     let (args, error) = EnvArgs::read("IP=x;K8S_POD_NAME=web;K8S_POD_NAMESPACE=prod");
     assert!(args.pod.is_some() && error.is_some());
 }
@@ -441,12 +442,12 @@ fn cni_args() {
 fn args_win_over_cni_args() {
     let args = json!({"args": {"cni": {"ips": ["10.2.2.42"]}}});
     assert_eq!(wants(args, "IP=10.9.9.9").unwrap(), [exact("10.2.2.42")]);
-    // Nothing equivalent is passed: an empty list, another area, nothing that can be read.
+    // No equivalent in `args`: an empty list, another area, an address that cannot be parsed.
     for args in [json!({"cni": {"ips": []}}), json!({"cni": {"labels": []}}), json!({"cni": {"ips": ["x"]}})]
     {
         assert_eq!(wants(json!({ "args": args }), "IP=10.9.9.9").unwrap(), [exact("10.9.9.9")]);
     }
-    // A capability has to be acted on, so it comes first.
+    // A capability must be applied, so it has precedence.
     let both = json!({"runtimeConfig": {"ips": ["10.1.1.1"]}, "args": {"cni": {"ips": ["10.2.2.42"]}}});
     assert_eq!(wants(both, "IP=10.9.9.9").unwrap(), [exact("10.1.1.1")]);
 }

@@ -1,4 +1,4 @@
-//! Calling another plugin for addresses: found on `CNI_PATH`, with our environment and our stdin.
+//! Calls another IPAM plugin: found on `CNI_PATH`, with the environment and stdin of the current call.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
@@ -20,7 +20,7 @@ pub(super) struct Delegate {
 }
 
 impl Delegate {
-    /// The plugin of this name.
+    /// Finds the plugin of this name.
     pub(super) fn find(name: &str, path: &[PathBuf]) -> Result<Self, CniError> {
         let usable = |program: &PathBuf| {
             std::fs::metadata(program)
@@ -35,7 +35,7 @@ impl Delegate {
         Ok(Self { name: name.to_owned(), program })
     }
 
-    /// Runs it with this command. `None`: it answered nothing, as all but `ADD` do.
+    /// Runs the plugin with this command; `None` if it printed no result, as for all commands except `ADD`.
     pub(super) async fn call(&self, command: Command, input: &[u8]) -> Result<Option<Value>, CniError> {
         let failed = |what: &str, error: &dyn std::fmt::Display| {
             let program = self.program.display();
@@ -52,7 +52,7 @@ impl Delegate {
         let stdin = child.stdin.take();
         let feed = async {
             if let Some(mut stdin) = stdin {
-                // It may have said no before it read everything: its answer is what counts.
+                // The plugin may have failed before it read all of its input; its output decides.
                 let _ = stdin.write_all(input).await;
             }
         };
@@ -74,7 +74,7 @@ impl Delegate {
         Err(error)
     }
 
-    /// `ADD`: addresses, or everything of it is undone.
+    /// Runs `ADD` and returns the addresses; on an error it runs `DEL`.
     pub(super) async fn add(&self, input: &[u8], version: Version) -> Result<CniResult, CniError> {
         let answer = match self.call(Command::Add, input).await {
             Ok(answer) => answer,

@@ -1,4 +1,5 @@
-//! The plugins in a runtime's folders: executables and a configuration list, written so that a runtime never sees half of one.
+//! Installs the plugins into a runtime's folders: executables and a configuration list, each replaced
+//! atomically.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
@@ -9,49 +10,49 @@ use serde_json::{Value, json};
 
 use crate::plugins::cni::protocol::version::Version;
 
-/// What the executable is called in the folder of plugins.
+/// Names of the executable in the folder of plugins.
 const NAMES: [&str; 2] = ["tortie-cni", "tortie-ipam"];
-/// Calico's names for the same.
+/// Calico's names of the same plugins.
 const CALICO_NAMES: [&str; 2] = ["calico", "calico-ipam"];
 
-/// What is installed, and where.
+/// Files to install, and their folders.
 #[derive(Debug, Clone)]
 pub struct Installation {
-    /// The executable that is running.
+    /// Path of the running executable.
     pub program: PathBuf,
-    /// Where runtimes look for plugins.
+    /// Folder in which runtimes find plugins.
     pub bin_dir: PathBuf,
-    /// Where runtimes look for configuration lists.
+    /// Folder in which runtimes find configuration lists.
     pub conf_dir: PathBuf,
-    /// The name of the list's file; `None`: no list.
+    /// File name of the configuration list; `None` installs no list.
     pub conf_file: Option<String>,
-    /// Links to the executable instead of copies.
+    /// True for links to the executable instead of copies.
     pub link: bool,
-    /// Under Calico's names, too.
+    /// True to install the plugins under Calico's names, too.
     pub calico_names: bool,
-    /// A list that somebody else wrote may be replaced.
+    /// True to replace a list that another program wrote.
     pub force: bool,
 }
 
-/// What the list says.
+/// Content of the configuration list.
 #[derive(Debug, Clone)]
 pub struct Network {
-    /// Its name.
+    /// Name of the network.
     pub name: String,
     /// `cniVersion` of the list.
     pub version: Version,
-    /// The store, as in `--datastore`.
+    /// Store, as in `--datastore`.
     pub datastore: String,
     /// Further fields of the plugin (`etcd_ca_cert_file`, `node`, `socket`, `mtu`, ...).
     pub more: serde_json::Map<String, Value>,
-    /// IPv4 addresses.
+    /// True to allocate IPv4 addresses.
     pub ipv4: bool,
-    /// IPv6 addresses.
+    /// True to allocate IPv6 addresses.
     pub ipv6: bool,
 }
 
 impl Network {
-    /// The configuration list.
+    /// Returns the configuration list.
     #[must_use]
     pub fn conflist(&self) -> Value {
         let mut plugin = json!({ "type": "tortie-cni", "datastore": self.datastore });
@@ -66,23 +67,23 @@ impl Network {
     }
 }
 
-/// What became of a file.
+/// Result for one file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Done {
-    /// Written anew.
+    /// The file was written.
     Written,
-    /// It was as it should be.
+    /// The file already had the right content.
     Unchanged,
-    /// Removed.
+    /// The file was removed.
     Removed,
-    /// There was none.
+    /// The file did not exist.
     Absent,
-    /// Left: somebody else's.
+    /// The file was kept, because another program wrote it.
     Left,
 }
 
 impl Done {
-    /// A word for it.
+    /// Returns the result as a word.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -95,18 +96,18 @@ impl Done {
     }
 }
 
-/// Why a file could not be dealt with.
+/// An error while installing or removing a file.
 #[derive(Debug, thiserror::Error)]
 pub enum InstallError {
-    /// The system says no.
+    /// The system call failed.
     #[error("{}: {error}", path.display())]
     Io {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Error of the system.
         error: io::Error,
     },
-    /// A list of somebody else's is in the place of ours.
+    /// The list's file name is taken by a list of another program.
     #[error("{} is not ours: choose another --file, or --force to replace it", .0.display())]
     Foreign(PathBuf),
 }
@@ -125,10 +126,11 @@ impl Installation {
         self.conf_file.as_ref().map(|file| self.conf_dir.join(file))
     }
 
-    /// Writes what differs: executables first, because a runtime uses a list as soon as it sees it. Twice is once.
+    /// Writes files whose content differs: executables first, because a runtime uses a list as soon as it
+    /// exists. Repeating the call changes nothing.
     ///
     /// # Errors
-    /// When a file cannot be written, or the list's place is taken.
+    /// If a file cannot be written, or the list's file name is taken.
     pub fn install(&self, network: &Network) -> Result<Vec<(PathBuf, Done)>, InstallError> {
         let conf = self.conf_path();
         if let Some(path) = conf.as_ref().filter(|path| !self.force && path.exists() && !is_ours(path)) {
@@ -160,17 +162,18 @@ impl Installation {
         Ok(done)
     }
 
-    /// Removes what [`Installation::install`] wrote: the list first. Files of others stay.
+    /// Removes the files that [`Installation::install`] wrote, the list first. Files of other programs are
+    /// kept.
     ///
     /// # Errors
-    /// When a file cannot be removed.
+    /// If a file cannot be removed.
     pub fn uninstall(&self) -> Result<Vec<(PathBuf, Done)>, InstallError> {
         let mut done = Vec::new();
         if let Some(path) = self.conf_path() {
             let ours = self.force || is_ours(&path);
             done.push((path.clone(), remove(&path, ours)?));
         }
-        // Calico's own plugins have the same names; ours are the same file as tortie-cni.
+        // Calico's own plugins have the same names; only Tortie's are the same file as tortie-cni.
         let first = self.bin_dir.join(NAMES[0]);
         for name in CALICO_NAMES.iter().chain(NAMES.iter().rev()) {
             let path = self.bin_dir.join(name);
@@ -191,7 +194,7 @@ fn remove(path: &Path, ours: bool) -> Result<Done, InstallError> {
     fs::remove_file(path).map_err(at(path)).map(|()| Done::Removed)
 }
 
-/// Whether a list is one that names our plugin.
+/// True if a configuration list contains Tortie's plugin.
 fn is_ours(path: &Path) -> bool {
     let Ok(bytes) = fs::read(path) else { return false };
     let Ok(value) = serde_json::from_slice::<Value>(&bytes) else { return false };
@@ -235,7 +238,8 @@ fn copy(path: &Path, program: &Path) -> Result<Done, InstallError> {
         return Ok(Done::Unchanged);
     }
     let mut from = File::open(program).map_err(at(program))?;
-    // A plugin that runs keeps the old file: it is replaced, not written over ("text file busy").
+    // The file is replaced instead of overwritten, because a running plugin still uses the old one ("text
+    // file busy").
     replace(path, 0o755, |file| io::copy(&mut from, file).map(drop)).map_err(at(path))?;
     Ok(Done::Written)
 }
@@ -260,7 +264,7 @@ fn same_bytes(a: &Path, b: &Path) -> io::Result<bool> {
     }
 }
 
-/// A name that no runtime takes for a plugin or a list.
+/// Returns a name that no runtime takes for a plugin or a list.
 fn temporary_path(path: &Path) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     path.with_file_name(format!(".{name}.{}", std::process::id()))
@@ -328,7 +332,7 @@ mod tests {
         this.calico_names = false;
         assert_eq!(words(&this.install(&network()).unwrap()), ["written"; 3]);
         assert_eq!(words(&this.install(&network()).unwrap()), ["unchanged"; 3]);
-        // The copy by Calico's name is no longer the same file: somebody's own, for all we know.
+        // The copy under Calico's name is no longer the same file, so it may belong to another program.
         assert_eq!(words(&this.uninstall().unwrap()), ["removed", "left", "left", "removed", "removed"]);
         assert_eq!(words(&this.uninstall().unwrap()), ["absent", "left", "left", "absent", "absent"]);
     }

@@ -1,12 +1,13 @@
-//! `tortie-ipam`: addresses for other main plugins.
+//! `tortie-ipam`: allocates addresses for other main plugins.
 //!
-//! A plugin such as bridge makes a network on the host: it needs the length of the network and a gateway in it, and /32
-//! does not work with it (its container could not reach the gateway). What is returned by default is the network of the
-//! *block* that the address lies in, with the block's first address as gateway. Why the block: it is what this host
-//! announces to all others, and the bridge's route to it is as long as the block's blackhole and comes before it; with the
-//! pool's length the blackhole would win, and other hosts' addresses would be looked for on the bridge. `prefix_length`,
-//! `prefix_length6`, `subnet`, `ranges`, `gateway` and `routes` say something else. Called `calico-ipam` it answers as
-//! Calico's does: /32 and /128, no gateway.
+//! A plugin such as bridge creates a network on the host: it needs the prefix length of the network and a
+//! gateway in it. A /32 does not work with it, because its container could not reach the gateway. By default,
+//! the result has the network of the *block* that contains the address, with the block's first address as
+//! gateway. The block is what this host announces to all others, and the bridge's route to it is as specific
+//! as the block's blackhole and precedes it. With the pool's prefix length, the blackhole would win, and
+//! addresses of other hosts would be resolved on the bridge. `prefix_length`, `prefix_length6`, `subnet`,
+//! `ranges`, `gateway` and `routes` override this. Called as `calico-ipam`, it returns /32 and /128 without
+//! gateway, as Calico's plugin does.
 
 use std::net::IpAddr;
 
@@ -20,7 +21,7 @@ use crate::plugins::cni::protocol::error::{CniError, code};
 use crate::plugins::cni::protocol::result::CniResult;
 use tortie_engine::ipam::Ipam;
 
-/// Answers a call.
+/// Executes a call and returns its result.
 pub(super) async fn answer(call: &Call, calico: bool) -> Result<Option<Value>, CniError> {
     if let Some(other) = &call.config.ipam.foreign
         && call.env.command != Command::Del

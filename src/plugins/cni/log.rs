@@ -1,4 +1,5 @@
-//! Logs of a call: to the system's log, to a file, to stderr when asked. stdout is the answer's.
+//! Logs of a plugin call: to the system log, to a file, or to stderr on request. stdout is reserved for the
+//! result.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -13,13 +14,13 @@ use tracing_subscriber::{Layer as _, fmt};
 
 use crate::plugins::cni::config::settings::{LogSettings, LogTarget};
 
-/// From this size on a file becomes `FILE.1`.
+/// Size in bytes above which a file is renamed to `FILE.1`.
 const FILE_MAX: u64 = 10 << 20;
 /// Facility daemon (3), severity informational (6): RFC 5424 section 6.2.1.
 const PRIORITY: u8 = 3 * 8 + 6;
 
-/// Starts logging for this process. What cannot be opened is left out: a full disk is no reason that a container does not
-/// start.
+/// Starts logging for this process. A destination that cannot be opened is ignored, because a full disk must
+/// not prevent the start of a container.
 pub(super) fn start(settings: &LogSettings, program: &str) {
     let level = tracing_subscriber::filter::LevelFilter::from_level(settings.level);
     let filter = Targets::new().with_target("tortie", level);
@@ -38,7 +39,7 @@ pub(super) fn start(settings: &LogSettings, program: &str) {
     let stamped = matches!(sink, Sink::File(_) | Sink::Stderr);
     let sink = Shared(Arc::new(Mutex::new(sink)));
     let layer = fmt::layer().with_writer(move || sink.clone()).with_ansi(false).with_target(false);
-    // The system's log has its own clock.
+    // The system log adds its own timestamps.
     let _ = if stamped {
         tracing_subscriber::registry().with(layer.with_filter(filter)).try_init()
     } else {
@@ -60,12 +61,12 @@ impl Write for Shared {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         match &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner) {
             Sink::Stderr => io::stderr().write_all(line)?,
-            // One write a line: several plugins append to one file.
+            // One write per line, because several plugins append to one file.
             Sink::File(file) => file.write_all(line)?,
             Sink::Syslog { socket, head } => {
                 let mut datagram = head.clone().into_bytes();
                 datagram.extend_from_slice(line.trim_ascii_end());
-                // A log that is not read is not waited for.
+                // The socket is non-blocking: a log that is not read must not delay the call.
                 let _ = socket.send(&datagram);
             }
         }

@@ -1,7 +1,8 @@
-//! `tortie-cni`: a container's interface, its addresses, its endpoint.
+//! `tortie-cni`: a container's interface, its addresses and its endpoint.
 //!
-//! First in a chain it makes a pair of interfaces; later it takes the interface that an earlier plugin made. Addresses come
-//! from our IPAM in this process, from another IPAM plugin, or from the earlier plugin.
+//! As first plugin of a chain it creates a veth pair; later in a chain it uses the interface that an earlier
+//! plugin created. Addresses come from Tortie's IPAM in this process, from another IPAM plugin, or from the
+//! earlier plugin.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -24,7 +25,7 @@ use tortie_store::Store;
 
 type Answer = Result<Option<Value>, CniError>;
 
-/// Answers a call.
+/// Executes a call and returns its result.
 pub(super) async fn answer(call: &Call) -> Answer {
     match call.env.command {
         Command::Add => add(call).await,
@@ -45,13 +46,13 @@ fn ifname(call: &Call) -> Result<InterfaceName, CniError> {
     call.env.ifname.parse().map_err(|error| CniError::new(code::ENVIRONMENT, format!("CNI_IFNAME: {error}")))
 }
 
-/// The name of the table of port mappings, and that of earlier versions.
+/// Returns the name of the table for port mappings, and its name in earlier versions.
 fn ports_tables(container_id: &str, ifname: &str) -> [String; 2] {
     let id = format!("{container_id} {ifname}");
     [container::ports_table(PORTS_PREFIX, &id), container::former_ports_table(PORTS_PREFIX, &id)]
 }
 
-/// Addresses that the earlier plugins gave.
+/// Returns the addresses in the result of earlier plugins.
 fn given(call: &Call) -> Vec<IpAddr> {
     call.config.prev_result.iter().flat_map(|result| &result.ips).map(|ip| ip.address.ip).collect()
 }
@@ -94,14 +95,14 @@ fn wanted(
 async fn add(call: &Call) -> Answer {
     let identity = call.identity()?;
     let link = link(call)?;
-    // Before anything is given: most calls that fail name a namespace that is gone.
+    // This check precedes the allocation, because most failing calls name a namespace that is gone.
     let netns = netns(call)?;
     if !netns.exists() {
         let msg = format!("CNI_NETNS is \"{}\", which does not exist", netns.display());
         return Err(CniError::new(code::ENVIRONMENT, msg));
     }
     free_name(&link, &netns, &ifname(call)?)?;
-    // Nothing is written for another host, or under a freeze.
+    // These checks prevent writes for another host, or during a freeze.
     let store = call.store().await?;
     attach::ready(&*store).await?;
     let excluded = attach::preflight(&*store, &call.agent(), &call.node, Absent::Waits).await?;
@@ -154,14 +155,14 @@ async fn add(call: &Call) -> Answer {
     Ok(Some(result.to_json(call.config.version)))
 }
 
-/// The interface: a new one, or the one that an earlier plugin made.
+/// Returns the kind of interface: a new one, or the one that an earlier plugin created.
 fn link(call: &Call) -> Result<LinkSpec, CniError> {
     let Some(result) = &call.config.prev_result else { return Ok(LinkSpec::Veth) };
     let inside = result.interfaces.iter().find(|i| !i.sandbox.is_empty() && i.name == call.env.ifname);
     let mut hosts = Vec::new();
     for interface in result.interfaces.iter().filter(|i| i.sandbox.is_empty()) {
         let name = parse_name(&interface.name)?;
-        // Bridges and uplinks stand in results, too: the end of a pair and a tap are a workload's.
+        // Results also contain bridges and uplinks; only a veth end or a tap device belongs to a workload.
         let found = container::inspect_host_side(&name, &[])
             .map_err(|e| CniError::new(code::KERNEL, e.to_string()))?;
         match found {
@@ -192,7 +193,7 @@ fn link(call: &Call) -> Result<LinkSpec, CniError> {
     }
 }
 
-/// A second `ADD` of an interface is an error, before the addresses of the first one are looked at.
+/// Rejects a second `ADD` for an interface before the addresses of the first one are released.
 fn free_name(link: &LinkSpec, netns: &Path, ifname: &InterfaceName) -> Result<(), CniError> {
     if *link != LinkSpec::Veth {
         return Ok(());
@@ -232,7 +233,7 @@ async fn attach(
     Ok(result)
 }
 
-/// What the call answers: the earlier result with what was added.
+/// Returns the result of the call: the earlier result, extended by this plugin.
 fn result(call: &Call, wanted: &AttachRequest, attached: &Attachment) -> CniResult {
     let mut result = call.config.prev_result.clone().unwrap_or_default();
     let mac = |mac: Option<MacAddr>| mac.map(|mac| mac.to_string()).unwrap_or_default();
@@ -267,7 +268,7 @@ fn result(call: &Call, wanted: &AttachRequest, attached: &Attachment) -> CniResu
         }
     }
     let place = |name: &str| result.interfaces.iter().position(|interface| interface.name == name);
-    // A machine behind a tap has no interface in a namespace.
+    // A virtual machine behind a tap device has no interface in a namespace.
     let interface = place(wanted.ifname.as_str()).or_else(|| place(attached.host_ifname.as_str()));
     if !result.ips.is_empty() {
         for ip in result.ips.iter_mut().filter(|ip| ip.interface.is_none()) {
@@ -302,7 +303,8 @@ async fn del(call: &Call) -> Answer {
     let store = call.store().await?;
     let mut found = endpoint_at(&*store, &identity.key).await?;
     if found.is_none() && identity.pod.is_none() {
-        // A pod's endpoint is not under the container's id, and not every DEL says which pod it was.
+        // The key of a pod's endpoint does not contain the container id, and some runtimes omit the pod's
+        // name in DEL.
         found = endpoints_of(&*store, &call.node).await?.into_iter().find(|found| {
             let same = &found.attachment;
             same.container_id == call.env.container_id && same.ifname == call.env.ifname
@@ -324,7 +326,8 @@ async fn del(call: &Call) -> Answer {
     removed.and(released).and(foreign).map(|()| NO_RESULT)
 }
 
-/// The network was renamed since the `ADD`: the addresses are held under its former name, which the endpoint knows.
+/// Releases addresses under the network's former name, which the endpoint has, if the network was renamed
+/// since the `ADD`.
 async fn release_former_network(
     call: &Call,
     ipam: &Ipam,
@@ -339,8 +342,8 @@ async fn release_former_network(
     Ok(ipam.release(&former.addrs(), Some(&held)).await.map(drop)?)
 }
 
-/// Removes an endpoint with its interface, if it is this container's. Addresses are released after it: nobody gets one that
-/// still leads here.
+/// Removes an endpoint with its interface, if it belongs to this container. The caller releases addresses
+/// afterwards, so that no other container gets one that still leads here.
 async fn remove(
     call: &Call,
     store: &dyn Store,
@@ -366,8 +369,8 @@ async fn remove(
     Ok(attach::detach(store, &call.agent(), &leaving).await?)
 }
 
-/// Whether the interface is one that we made: those have Calico's MAC address, and an interface that was taken over keeps
-/// its own.
+/// True if Tortie created the interface: those have Calico's MAC address, and interfaces of earlier plugins
+/// keep their own.
 fn own_link(name: &InterfaceName) -> bool {
     let found = container::inspect_host_side(name, &[]).ok().flatten();
     found.is_none_or(|found| found.kind == "veth" && found.mac == Some(HOST_MAC))
@@ -396,14 +399,14 @@ async fn check(call: &Call) -> Answer {
         (false, None) => LinkSpec::Existing { host, inside: None },
     };
     let store = call.store().await?;
-    // Later plugins (tuning) may have given it another MAC address or MTU: theirs to check.
+    // A later plugin (tuning) may have changed MAC address or MTU, and checks them itself.
     let wanted = AttachRequest { mac: None, mtu: None, ..wanted(call, &identity, link, addrs.clone())? };
     let differences = attach::check(&*store, &wanted).await?;
     let mut wrong: Vec<String> = differences.iter().map(ToString::to_string).collect();
     let ipam = Ipam::new(store.clone());
     let holder =
         AddressAllocator { ipam: &ipam, config: &call.config, node: &call.node, identity: &identity };
-    // Addresses of an earlier plugin are not IPAM's.
+    // Addresses of an earlier plugin are not allocated by IPAM.
     let ours = wanted.link == LinkSpec::Veth || !ipam.allocated_to(&identity.handle).await?.is_empty();
     if call.config.ipam.foreign.is_none() && ours {
         for addr in holder.missing_families(&addrs).await? {
@@ -416,8 +419,8 @@ async fn check(call: &Call) -> Answer {
     call.forward(Command::Check).await.map(|()| NO_RESULT)
 }
 
-/// Removes every endpoint of this network on this host that is not listed, and addresses that no endpoint has. Goes on past
-/// errors.
+/// Removes every endpoint of this network on this host that is not listed, and releases addresses without
+/// endpoint. Continues after errors.
 async fn gc(call: &Call) -> Answer {
     let Some(valid) = &call.config.valid_attachments else {
         let msg = "`cni.dev/valid-attachments` is missing: without it everything would be removed";

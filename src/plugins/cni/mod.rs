@@ -1,11 +1,13 @@
-//! The two plugins of the Container Network Interface: `tortie-cni` makes interfaces, `tortie-ipam` gives addresses.
+//! The two plugins of the Container Network Interface: `tortie-cni` creates interfaces, `tortie-ipam`
+//! allocates addresses.
 //!
-//! What it does: the protocol in all versions from 0.1.0 to 1.1.0, and the areas of its extension conventions. What it does
-//! not: choose addresses (ipam), touch interfaces (kernel) or bring endpoints into force (the agent).
+//! It implements the protocol in all versions from 0.1.0 to 1.1.0, and the areas of the extension
+//! conventions. It does not select addresses (ipam), configure interfaces (kernel) or put endpoints in force
+//! (the agent).
 //!
 //! ```text
 //!  environment --protocol/env.rs--+
-//!  stdin -------config/----------+-> a call -> answer -> stdout
+//!  stdin --------config/----------+-> a call -> result -> stdout
 //! ```
 
 mod addresses;
@@ -40,14 +42,14 @@ pub use protocol::error::{CniError, code};
 pub use protocol::result::{CniResult, Dns, Interface, Ip, Route};
 pub use protocol::version::Version;
 
-/// Which of the two plugins this process is.
+/// The plugin that this process runs as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Plugin {
-    /// `tortie-cni`
+    /// `tortie-cni`, the main plugin.
     Main,
-    /// `tortie-ipam`
+    /// `tortie-ipam`, the IPAM plugin.
     Ipam {
-        /// Called `calico-ipam`: /32 and /128 without gateway, whatever calls it.
+        /// True if called as `calico-ipam`: it returns /32 and /128 without gateway to every caller.
         calico: bool,
     },
 }
@@ -61,15 +63,15 @@ impl Plugin {
     }
 }
 
-/// Most bytes of a configuration.
+/// Maximum size of a configuration in bytes.
 const INPUT_MAX: u64 = 1_000_000;
-/// Most bytes of a configuration that lists the attachments of a host.
+/// Maximum size in bytes of a configuration that lists the attachments of a host.
 const GC_INPUT_MAX: u64 = 16_000_000;
 
-/// Why a call failed, with the version of the answer.
+/// An error with the version for its output.
 type Failure = (Version, CniError);
 
-/// Runs one call: the environment and stdin in, the answer to stdout.
+/// Executes one call: reads the environment and stdin, and prints the result on stdout.
 #[must_use]
 pub fn run(plugin: Plugin) -> ExitCode {
     let answer = match Env::read(|name| std::env::var_os(name)) {
@@ -81,7 +83,7 @@ pub fn run(plugin: Plugin) -> ExitCode {
             );
             return ExitCode::SUCCESS;
         }
-        // Runtimes ask at every command: nothing else has started yet, and nothing else does.
+        // Runtimes call `VERSION` before every command, so it is answered before anything else starts.
         Ok(Some(env)) if env.command == Command::Version => {
             Ok(Some(Version::answer(&input(INPUT_MAX).unwrap_or_default())))
         }
@@ -104,7 +106,7 @@ pub fn run(plugin: Plugin) -> ExitCode {
     }
 }
 
-/// Answers a command that needs a configuration.
+/// Executes a command that needs a configuration.
 fn answer(plugin: Plugin, env: Env) -> Result<Option<Value>, Failure> {
     let unknown = |error| (Version::NEWEST, error);
     let gc = env.command == Command::Gc;
@@ -156,12 +158,12 @@ fn answer(plugin: Plugin, env: Env) -> Result<Option<Value>, Failure> {
             tracing::error!(target: "tortie", command, network, container, ifname, millis, code, "{error}");
         }
     }
-    // Blocking work that a failure left behind is not waited for.
+    // Does not wait for blocking work that a failed call left.
     runtime.shutdown_background();
     answer.map_err(with_version)
 }
 
-/// Commands came with versions.
+/// Rejects commands that the version of the configuration does not have.
 fn supported(command: Command, version: Version) -> Result<(), CniError> {
     let since = match command {
         Command::Check => Version::V0_4_0,
@@ -176,7 +178,7 @@ fn supported(command: Command, version: Version) -> Result<(), CniError> {
     Err(CniError::new(code::ENVIRONMENT, msg))
 }
 
-/// What the runtime wrote. A terminal writes nothing.
+/// Reads stdin, which is empty if it is a terminal.
 fn input(max: u64) -> Result<Vec<u8>, CniError> {
     let stdin = std::io::stdin();
     if stdin.is_terminal() {

@@ -1,4 +1,5 @@
-//! `STATUS`: whether an `ADD` could work now. What one would write is planned, and the store is asked whether it would take it.
+//! `STATUS`: tests if an `ADD` could succeed now. The writes of an `ADD` are planned, and the store checks
+//! them without committing.
 
 use serde_json::Value;
 use tortie_config::key::{IpFamily, Key, prefix};
@@ -11,13 +12,13 @@ use crate::plugins::cni::call::{Call, NO_RESULT};
 use crate::plugins::cni::protocol::env::Command;
 use crate::plugins::cni::protocol::error::{CniError, code};
 
-/// Answers for the plugin that makes interfaces (`links`), or for the one that gives addresses only.
+/// Executes `STATUS` for the main plugin (`links`), or for the IPAM plugin.
 pub(super) async fn answer(call: &Call, links: bool) -> Result<Option<Value>, CniError> {
     let not_available = |error: CniError| CniError { code: code::NOT_AVAILABLE, ..error };
     let store = call.store().await.map_err(not_available)?;
     attach::ready(&*store).await.map_err(|error| not_available(error.into()))?;
     if call.config.ipam.foreign.is_none() {
-        // Left-over addresses of a pool that was disabled are no reason to send containers here.
+        // Addresses left in a disabled pool do not count, because no container should be sent here for them.
         let pools =
             store.list(&[prefix::POOLS.to_owned()]).await.map_err(|error| not_available(error.into()))?;
         let enabled = |v4: bool| {

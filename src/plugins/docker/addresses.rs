@@ -1,7 +1,7 @@
-//! `RequestAddress` and `ReleaseAddress`.
+//! `RequestAddress` and `ReleaseAddress` of the IPAM driver.
 //!
-//! Each address that is given has a record beside IPAM's own: only a record can tell a replay from a second container that
-//! wants the same address, because dockerd sends the same bytes for both.
+//! Each allocated address has a record in addition to IPAM's. Only the record can distinguish a replay from a
+//! second container that requests the same address, because dockerd sends identical requests for both.
 
 use std::net::IpAddr;
 
@@ -17,12 +17,12 @@ use super::wire;
 use crate::plugins::attach::allocate;
 use tortie_engine::ipam::{AddressRange, AddressRequest, AllocationRequest, Exclusions, Ipam, IpamError};
 
-/// The beginning of handles; the address follows.
+/// Prefix of handles, followed by the address.
 pub(super) const HANDLE: &str = "libnetwork.";
 const TYPE_OPTION: &str = "RequestAddressType";
 const GATEWAY_TYPE: &str = "com.docker.network.gateway";
 
-/// How long dockerd repeats a call that broke, in seconds, and some more.
+/// Seconds during which dockerd repeats a failed call, with a margin.
 const PERSISTENCE: i64 = 20;
 
 fn handle(addr: IpAddr) -> String {
@@ -52,7 +52,7 @@ impl Driver {
         }
         if let Some(addr) = asked {
             if addr.is_unspecified() && id.is_any() && gateway {
-                // What RequestPool gave as the gateway comes back in a replay.
+                // In a replay, dockerd sends back the value that RequestPool returned as the gateway.
                 return Ok(json!({ "Address": id.pool.to_string(), "Data": {} }));
             }
             if IpFamily::of(addr) != id.family() || !id.pool.contains(addr) {
@@ -85,7 +85,7 @@ impl Driver {
         if addr.is_unspecified() {
             return Ok(json!({}));
         }
-        // A dockerd that crashed gives back what its containers had without a word of their endpoints.
+        // A dockerd that crashed releases its containers' addresses without deleting their endpoints.
         if id.space == SpaceName::Global {
             for (item, record, _) in self.state.list::<EndpointRecord>(RecordKind::Endpoints).await? {
                 if let DockerItem::Endpoint(endpoint) = &item
@@ -99,7 +99,8 @@ impl Driver {
         Ok(json!({}))
     }
 
-    /// Releases an address and forgets it. One that is not held is no error; one of somebody else stays.
+    /// Releases an address and deletes its record. An address that is not held is no error; an address of
+    /// another holder is kept.
     pub(super) async fn take_back(&self, driver: &str, id: &PoolId, addr: IpAddr) -> Result<(), Refusal> {
         let item = DockerItem::Address { space: id.space.as_str().to_owned(), addr };
         let record = self.state.get::<AddressRecord>(&item).await?;
@@ -109,7 +110,7 @@ impl Driver {
         }
         ipam.release(&[addr], Some(&handle(addr))).await?;
         if let Some((_, revision)) = record {
-            // Given again in the meantime: the record is the new one's.
+            // If the address was allocated again meanwhile, the record belongs to the new holder.
             self.state.remove(&item, revision).await?;
         }
         let pool = DockerItem::Pool { driver: driver.to_owned(), id: id.to_string() };
@@ -120,7 +121,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Whether IPAM says that this driver on this host holds the address.
+    /// True if IPAM has the address allocated to this driver on this host.
     async fn ours(&self, ipam: &Ipam, addr: IpAddr) -> Result<bool, Refusal> {
         let held = ipam.lookup(addr).await?;
         Ok(held.is_some_and(|held| {
@@ -129,8 +130,8 @@ impl Driver {
         }))
     }
 
-    /// Addresses of networks of our own driver stand alone (/32, /128): there is a router behind the first hop, 169.254.1.1.
-    /// For other drivers, such as bridge, the pool is a subnet on the link.
+    /// True for networks of Tortie's own driver, whose addresses are returned as /32 or /128: the next hop is
+    /// the proxied gateway 169.254.1.1. For other drivers, such as bridge, the pool is an on-link subnet.
     async fn is_unreplayed(&self, id: &PoolId) -> Result<bool, Refusal> {
         if id.is_any() {
             return Ok(true);
@@ -169,13 +170,13 @@ impl Driver {
         let item = DockerItem::Address { space: id.space.as_str().to_owned(), addr };
         let written = self.state.put(&item, &record).await;
         if written.is_err() {
-            // Nobody hears of the address: it must not stay.
+            // dockerd does not learn of the address, so it must not stay allocated.
             let _ = self.ipam(&id.space).release(&[addr], Some(&handle(addr))).await;
         }
         written
     }
 
-    /// The address that was asked for, if it is free, or is asked for again in a replay.
+    /// Allocates the requested address, if it is free or the request is a replay.
     async fn allocate_exact(
         &self,
         ipam: &Ipam,
@@ -184,8 +185,9 @@ impl Driver {
         addr: IpAddr,
         gateway: bool,
     ) -> Result<IpAddr, Refusal> {
-        // Nobody of this process is between IPAM and the record: an address without a record is what a process that was
-        // killed left, and the one who asks is the one who asked then.
+        // With this lock, no other request of this process is between IPAM and the record. An address without
+        // a record was left by a killed process, and this request is the repetition of the one that it
+        // served.
         let _alone = self.allocation_lock.write().await;
         let item = DockerItem::Address { space: id.space.as_str().to_owned(), addr };
         if let Some((record, _)) = self.state.get::<AddressRecord>(&item).await?
@@ -211,8 +213,8 @@ impl Driver {
         Ok(addr)
     }
 
-    /// Whether the answer that gave this address may never have reached dockerd, which then asks again for 15 s: the process
-    /// that gave it is gone since, and no container has it.
+    /// True if dockerd may not have received the answer that allocated this address, so that it repeats the
+    /// request for 15 s: the process that allocated it has ended, and no container has the address.
     async fn is_unanswered(&self, record: &AddressRecord, addr: IpAddr) -> bool {
         if record.process == self.process || now() > record.since.saturating_add(PERSISTENCE) {
             return false;
@@ -221,7 +223,7 @@ impl Driver {
         self.dockerd.holdings(&drivers).await.is_some_and(|holdings| !holdings.addresses.contains(&addr))
     }
 
-    /// Any address of the pool; for a gateway of a subnet the first one, as people expect.
+    /// Allocates any address of the pool; for the gateway of a subnet the first one, as users expect.
     async fn allocate_any(
         &self,
         ipam: &Ipam,

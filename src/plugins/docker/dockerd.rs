@@ -1,4 +1,4 @@
-//! Questions to dockerd's own API: names and labels are in no driver call.
+//! Queries of dockerd's own API for names and labels, which driver calls do not contain.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -9,10 +9,10 @@ use serde::Deserialize;
 
 use crate::api::client::{Client, escape};
 
-/// dockerd may hold its locks while it waits for a driver: nothing waits long for an answer.
+/// Limit of a query: dockerd may hold its locks while it waits for a driver.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The API of a dockerd.
+/// Client of dockerd's API.
 #[derive(Debug, Clone)]
 pub(super) struct Dockerd {
     client: Client,
@@ -26,7 +26,7 @@ pub(super) struct Network {
     pub(super) driver: String,
     #[serde(rename = "IPAM")]
     pub(super) ipam: NetworkIpam,
-    /// By container id.
+    /// Attachments by container id.
     pub(super) containers: Option<BTreeMap<String, Attachment>>,
 }
 
@@ -47,7 +47,7 @@ pub(super) struct Subnet {
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub(super) struct Attachment {
-    /// The container's.
+    /// Name of the container.
     name: String,
     #[serde(rename = "EndpointID")]
     pub(super) endpoint_id: String,
@@ -64,7 +64,7 @@ impl Attachment {
 }
 
 impl Network {
-    /// The id and the name of the container of an endpoint, once dockerd lists it.
+    /// Returns id and name of an endpoint's container, once dockerd lists it.
     pub(super) fn container_of(&self, endpoint: &str) -> Option<(String, String)> {
         let mut all = self.containers.iter().flatten();
         all.find(|(_, attachment)| attachment.endpoint_id == endpoint)
@@ -72,7 +72,7 @@ impl Network {
     }
 }
 
-/// An address with or without a length.
+/// Parses an address with or without a prefix length.
 fn address(text: &str) -> Option<IpAddr> {
     text.split('/').next()?.parse().ok()
 }
@@ -91,12 +91,12 @@ struct ContainerState {
 }
 
 impl Container {
-    /// Its labels.
+    /// Returns the labels of the container.
     pub(super) fn labels(self) -> BTreeMap<String, String> {
         self.config.labels.unwrap_or_default()
     }
 
-    /// Its first process; `None`: it does not run.
+    /// Returns the id of its first process, or `None` if it does not run.
     pub(super) fn pid(&self) -> Option<u32> {
         (self.state.pid > 0).then_some(self.state.pid)
     }
@@ -136,14 +136,15 @@ impl Dockerd {
         self.get(&format!("/containers/{}/json", escape(id))).await
     }
 
-    /// What the networks of these IPAM and network drivers hold, or `None` when dockerd does not tell everything.
+    /// Returns the objects of networks with these IPAM or network drivers, or `None` if dockerd does not
+    /// answer every query.
     pub(super) async fn holdings(&self, drivers: &BTreeSet<&str>) -> Option<DockerState> {
         let mut all = DockerState::default();
         for network in self.networks().await? {
             if !drivers.contains(network.ipam.driver.as_str()) && !drivers.contains(network.driver.as_str()) {
                 continue;
             }
-            // The list leaves the containers out.
+            // The list of networks does not include their containers.
             let network = self.network(&network.id).await?;
             for attachment in network.containers.iter().flatten().map(|(_, attachment)| attachment) {
                 all.endpoints.insert(attachment.endpoint_id.clone());
@@ -160,13 +161,13 @@ impl Dockerd {
     }
 }
 
-/// What dockerd says that it has from us.
+/// Objects of Tortie's drivers that dockerd lists.
 #[derive(Debug, Default)]
 pub(super) struct DockerState {
     pub(super) networks: BTreeSet<String>,
     pub(super) endpoints: BTreeSet<String>,
     pub(super) subnets: BTreeSet<String>,
-    /// Of running containers, and auxiliary ones.
+    /// Addresses of running containers, and auxiliary addresses.
     pub(super) addresses: BTreeSet<IpAddr>,
 }
 

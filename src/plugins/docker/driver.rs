@@ -1,4 +1,4 @@
-//! Shared by all calls of the drivers: the store's records, dockerd's API, and the locks between calls.
+//! State that all calls of the drivers share: records in the store, dockerd's API, and locks.
 
 use tokio::sync::{Mutex, RwLock};
 use tortie_config::key::DockerItem;
@@ -9,24 +9,25 @@ use super::options::Options;
 use super::records::Epoch;
 use super::state::State;
 
-/// The state of the drivers.
+/// Shared state of the drivers.
 pub(super) struct Driver {
     pub(super) options: Options,
     pub(super) state: State,
     pub(super) dockerd: Dockerd,
-    /// Pools are chosen, counted and removed one after the other.
+    /// Serializes the selection, counting and removal of pools.
     pub(super) pools: Mutex<()>,
-    /// Held between IPAM's answer and the record: shared by requests for any address, alone by those for one.
+    /// Held from IPAM's answer until the record is written: shared by requests for any address, exclusive for
+    /// those for a given address.
     pub(super) allocation_lock: RwLock<()>,
-    /// Host ports, and gateways of one container, are chosen one after the other.
+    /// Serializes the selection of host ports, and of gateways of one container.
     pub(super) choices: Mutex<()>,
-    /// Tells what this process gave out from what an earlier one did.
+    /// Random id that distinguishes allocations of this process from those of earlier ones.
     pub(super) process: u64,
-    /// When this process began to serve.
+    /// Time at which this process began to serve.
     pub(super) started_at: std::time::Instant,
 }
 
-/// Seconds since 1970.
+/// Returns the seconds since 1970.
 pub(super) fn now() -> i64 {
     jiff::Timestamp::now().as_second()
 }
@@ -37,7 +38,7 @@ impl Driver {
         Ok(self.state.get(&item).await?.map_or_else(Epoch::default, |(epoch, _)| epoch))
     }
 
-    /// A dockerd has started.
+    /// Begins a new epoch after the start of a dockerd.
     pub(super) async fn begin_epoch(&self, driver: &str) -> Result<(), Refusal> {
         let item = DockerItem::Epoch { driver: driver.to_owned() };
         self.state.change(&item, |old: Option<Epoch>| Ok(Some(old.unwrap_or_default().next(now())))).await?;

@@ -1,9 +1,9 @@
-//! The one way to say no in the protocol.
+//! Error answers of the driver protocol.
 
 use tortie_engine::ipam::IpamError;
 use tortie_store::StoreError;
 
-/// Why a request is refused: a sentence that `docker` prints.
+/// Reason for rejecting a request: a sentence that `docker` prints.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text}")]
 pub(super) struct Refusal {
@@ -15,7 +15,8 @@ impl Refusal {
         Self { text: text.into() }
     }
 
-    /// The body of a failure. dockerd reads `Error` of an IPAM driver and `Err` of a network driver.
+    /// Returns the body of an error answer. dockerd reads `Error` of an IPAM driver and `Err` of a network
+    /// driver.
     pub(super) fn body(&self) -> serde_json::Value {
         serde_json::json!({ "Err": self.text, "Error": self.text })
     }

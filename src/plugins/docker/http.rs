@@ -1,4 +1,5 @@
-//! The protocol: POST requests on unix sockets, JSON without a content type, errors in both of dockerd's forms.
+//! HTTP server of the driver protocol: POST requests on unix sockets, JSON without content type, errors in
+//! both of dockerd's forms.
 
 use std::fs;
 use std::io;
@@ -23,13 +24,14 @@ use crate::plugins::attach::{Absent, preflight};
 use crate::plugins::docker::{sandbox, sync};
 use tortie_engine::ipam::Exclusions;
 
-/// Longest body that is read as a request, in octets: `-p` of some thousand ports.
+/// Maximum size of a request body in octets; several thousand `-p` options fit.
 const BODY_MAX: usize = 512 * 1024;
-/// Longest body that is read at all, so that who sent it gets an answer.
+/// Maximum number of octets that are read from a body, so that the sender of a larger one still gets an
+/// answer.
 const READ_MAX: usize = 16 * 1024 * 1024;
 const JSON: &str = "application/vnd.docker.plugins.v1.2+json";
 
-/// Listens at a path.
+/// Binds a unix socket at a path.
 pub(super) fn bind(path: &Path) -> io::Result<UnixListener> {
     if let Some(dir) = path.parent() {
         fs::create_dir_all(dir)?;
@@ -50,7 +52,7 @@ pub(super) fn bind(path: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Serves one driver on its socket until the task is ended.
+/// Serves one driver on its socket until the task is aborted.
 pub(super) async fn serve(
     shared: Arc<Driver>,
     driver: String,
@@ -102,8 +104,8 @@ async fn answer(shared: &Arc<Driver>, driver: &str, role: Role, request: Request
     }
 }
 
-/// What concerns addresses and endpoints needs a store that may be written. Gives the addresses that no pool gives on this host, where
-/// some are asked for.
+/// Checks that the store is writable for calls about addresses and endpoints. Returns the addresses that are
+/// never allocated on this host, for calls that allocate.
 async fn may_answer(shared: &Driver, method: &str) -> Result<Exclusions, Refusal> {
     let of_store = ["NetworkDriver.", "IpamDriver."].iter().any(|family| method.starts_with(family));
     if of_store && !method.ends_with(".GetCapabilities") && !method.ends_with(".GetDefaultAddressSpaces") {
@@ -122,7 +124,7 @@ async fn read(method: &str, body: Body) -> Result<Vec<u8>, Refusal> {
     if bytes.len() > BODY_MAX { Err(too_long()) } else { Ok(bytes.to_vec()) }
 }
 
-/// Methods that are counted by name.
+/// Methods with a name of their own in the metrics.
 const METHODS: [&str; 13] = [
     "IpamDriver.RequestPool",
     "IpamDriver.ReleasePool",
@@ -139,7 +141,7 @@ const METHODS: [&str; 13] = [
     "NetworkDriver.RevokeExternalConnectivity",
 ];
 
-/// `None`: no such method.
+/// Executes a call; `None` for an unknown method.
 async fn call(
     shared: &Arc<Driver>,
     driver: &str,

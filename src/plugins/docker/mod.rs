@@ -1,15 +1,17 @@
 //! The Docker drivers: libnetwork's remote IPAM driver and remote network driver, on plugin sockets.
 //!
-//! What it does: speaks the protocol, keeps what must survive restarts of dockerd and of itself in the store, and tells
-//! replays from new requests. What it does not: decide which address is free (ipam), make routes and rules of endpoints
-//! (the agent), or run other programs. It runs inside of the agent (`--docker`) or as `tortie docker`.
+//! They implement the protocol, store the state that must survive restarts of dockerd and of Tortie, and
+//! distinguish replays from new requests. They do not select addresses (ipam), write routes and rules of
+//! endpoints (the agent), or run other programs. They run inside the agent (`--docker`) or as `tortie
+//! docker`.
 //!
 //! ```text
-//!  dockerd --/run/docker/plugins/tortie-ipam.sock--> http.rs --> pools.rs, addresses.rs --> ipam   (blocks, handles)
-//!          --/run/docker/plugins/tortie.sock-------> http.rs --> network.rs, ports.rs ----> attach (endpoint, Applied)
-//!                                                  sandbox.rs: what dockerd leaves out in the container's namespace
-//!          <--/run/docker.sock (its own API)-------- dockerd.rs <-- sync.rs: labels, names, what dockerd forgot
-//!                                 state.rs: records (records.rs, pure) below tortie/v1/host/<h>/docker/
+//!  dockerd --/run/docker/plugins/tortie-ipam.sock--> http.rs --> pools.rs, addresses.rs --> ipam
+//!          --/run/docker/plugins/tortie.sock-------> http.rs --> network.rs, ports.rs ----> attach
+//!                                 sandbox/: settings in the container's namespace that dockerd omits
+//!          <--/run/docker.sock (its own API)-------- dockerd.rs <-- sync.rs: labels, names, objects
+//!                                 that dockerd forgot
+//!                                 state.rs: records (records.rs) below tortie/v1/host/<h>/docker/
 //! ```
 
 mod addresses;
@@ -42,7 +44,7 @@ use tortie_store::Store;
 
 pub use self::options::{API, LABEL_PREFIX, LabelSource, Options, PLUGINS};
 
-/// Why the drivers cannot be served.
+/// An error while starting the drivers.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot serve Docker at {}: {error}", path.display())]
 pub struct DockerError {
@@ -50,14 +52,14 @@ pub struct DockerError {
     error: io::Error,
 }
 
-/// The drivers, being served. Ends with [`Running::stop`].
+/// The running drivers, until [`Running::stop`].
 pub struct Running {
     tasks: Vec<JoinHandle<()>>,
     sockets: Vec<PathBuf>,
 }
 
 impl Running {
-    /// Ends the service and removes the sockets. What was given out stays.
+    /// Stops serving and removes the sockets. Allocated addresses and endpoints are kept.
     pub fn stop(self) {
         for task in self.tasks {
             task.abort();
@@ -71,7 +73,7 @@ impl Running {
 /// Serves the drivers on tasks of the current runtime.
 ///
 /// # Errors
-/// When a socket cannot be made.
+/// If a socket cannot be created.
 pub fn serve(store: Arc<dyn Store>, options: Options) -> Result<Running, DockerError> {
     let mut listeners = Vec::new();
     for (name, role) in options.sockets() {

@@ -1,7 +1,7 @@
 //! The network driver: networks, endpoints, and the interfaces that dockerd moves into containers.
 //!
-//! dockerd replays nothing to a network driver, so networks and endpoints are kept in the store. What a call says twice
-//! (dockerd repeats calls that broke) has the answer of the first time.
+//! dockerd replays nothing to a network driver, so networks and endpoints are kept in the store. A repeated
+//! call (dockerd repeats failed calls) gets the answer of the first one.
 
 use std::net::IpAddr;
 use std::str::FromStr;
@@ -20,9 +20,9 @@ use super::wire;
 use crate::plugins::attach::{self, AttachError, EndpointSpec, ProfileChoice};
 use tortie_kernel::container::{self, ContainerNetError, HOST_MAC, HostSpec, VethSpec};
 
-/// Orchestrator and workload of every endpoint of Docker's.
+/// Orchestrator and workload in the keys of Docker's endpoints.
 const LIBNETWORK: &str = "libnetwork";
-/// What libnetwork calls a route without a next hop.
+/// RouteType in libnetwork for a route without next hop.
 const ON_LINK: u8 = 1;
 
 impl From<AttachError> for Refusal {
@@ -37,7 +37,7 @@ impl From<ContainerNetError> for Refusal {
     }
 }
 
-/// The id of a network or an endpoint, as dockerd makes them.
+/// Validates the id of a network or endpoint.
 fn id<'a>(what: &str, text: &'a str) -> Result<&'a str, Refusal> {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
     if text.is_empty() || text.len() > 128 || !text.bytes().all(plain) {
@@ -46,7 +46,7 @@ fn id<'a>(what: &str, text: &'a str) -> Result<&'a str, Refusal> {
     Ok(text)
 }
 
-/// Runs what blocks for milliseconds off the runtime.
+/// Runs blocking work on a thread outside of the async runtime.
 pub(super) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
 ) -> Result<T, Refusal> {
@@ -55,13 +55,13 @@ pub(super) async fn blocking<T: Send + 'static>(
         .map_err(|error| Refusal::new(format!("a task of this program ended early: {error}")))?
 }
 
-/// The MAC address of an endpoint that asks for none: the same for the same endpoint.
+/// Returns a MAC address for an endpoint that requests none, derived from its id.
 fn mac_of(endpoint: &str) -> MacAddr {
     let [a, b, c, d, e, ..] = container::hash(endpoint).to_be_bytes();
     MacAddr([0x02, a, b, c, d, e])
 }
 
-/// What `-o` of `docker network create` may say.
+/// Parses the options (`-o`) of `docker network create` and returns the MTU.
 fn options(request: &wire::CreateNetwork) -> Result<Option<u32>, Refusal> {
     if request.options.get("com.docker.network.internal") == Some(&Value::Bool(true)) {
         return Err(Refusal::new(
@@ -204,7 +204,7 @@ impl Driver {
             ..EndpointRecord::default()
         };
         self.state.put(&DockerItem::Endpoint(endpoint.to_owned()), &record).await?;
-        // An interface of its own must not come back with one.
+        // If the request contains an interface, the answer must not contain one.
         Ok(if asked.is_empty() {
             json!({ "Interface": { "MacAddress": mac.to_string() } })
         } else {
@@ -212,7 +212,7 @@ impl Driver {
         })
     }
 
-    /// Asks dockerd for the name of a network and keeps it.
+    /// Queries dockerd for the name of a network and stores it.
     pub(super) async fn learn_name(&self, network: &str) -> Option<String> {
         let found = self.dockerd.network(network).await.filter(|n| n.id == network && !n.name.is_empty())?;
         let item = DockerItem::Network(network.to_owned());
@@ -227,7 +227,7 @@ impl Driver {
         Ok(json!({}))
     }
 
-    /// Endpoint, interface, port mappings and record go; what is not there is no error.
+    /// Removes endpoint, interface, port mappings and record; missing parts are no error.
     pub(super) async fn forget_endpoint(&self, endpoint: &str) -> Result<(), Refusal> {
         let key = self.endpoint_key(endpoint);
         let (removed, unplugged) =
@@ -253,22 +253,22 @@ impl Driver {
         container::ports_table(container::PORTS_PREFIX, &format!("docker {endpoint}"))
     }
 
-    /// Removes the port mappings of an endpoint, also those that an earlier version made.
+    /// Removes the port mappings of an endpoint, including those of an earlier version.
     pub(super) fn unmap_ports(endpoint: &str) -> Result<(), Refusal> {
         container::unmap_ports(&Self::table(endpoint))?;
         let former = container::former_ports_table(container::PORTS_PREFIX, &format!("docker {endpoint}"));
         Ok(container::unmap_ports(&former)?)
     }
 
-    /// Removes interface and port mappings.
+    /// Removes the interface and the port mappings.
     async fn unplug(&self, endpoint: &str) -> Result<(), Refusal> {
         let host = host_interface(endpoint)?;
         let id = endpoint.to_owned();
         let alias = attach::alias(&self.endpoint_key(endpoint));
         let unmapped = blocking(move || Self::unmap_ports(&id));
         let removed = blocking(move || {
-            // Eleven characters of an id may be another one's, too.
-            // One without a mark is a pair whose making broke.
+            // Two ids may share the eleven characters of an interface name, so the alias decides. An
+            // interface without alias is left from an interrupted creation.
             if container::alias_of(&host)?.is_some_and(|found| found == alias || found.is_empty()) {
                 container::remove_link(&host)?;
             }
@@ -286,7 +286,7 @@ impl Driver {
         if record.network != request.network_id {
             return Err(Refusal::new(format!("endpoint {endpoint} is of network {}", record.network)));
         }
-        // One that a call left that broke.
+        // Removes an interface that an interrupted call left.
         self.unplug(endpoint).await?;
         let record = self.choose_place(endpoint, &request.sandbox_key, &network, record).await?;
         let joined = match self.plug(endpoint, &network, &record).await {
@@ -304,7 +304,7 @@ impl Driver {
         }
     }
 
-    /// Makes the pair of interfaces, both on this host: dockerd moves one.
+    /// Creates the veth pair, with both ends on this host; dockerd moves one of them.
     async fn plug(
         &self,
         endpoint: &str,
@@ -342,7 +342,7 @@ impl Driver {
         .await
     }
 
-    /// Writes the endpoint and waits for the agent; gives what dockerd configures.
+    /// Writes the endpoint and waits for the agent; returns the settings that dockerd applies.
     async fn announce(
         &self,
         endpoint: &str,
@@ -360,7 +360,7 @@ impl Driver {
             routes.push(json!({ "Destination": to, "RouteType": ON_LINK, "NextHop": "" }));
         }
         answer["StaticRoutes"] = json!(routes);
-        // An address of one family only: no second interface for the other.
+        // With addresses of one family only, dockerd must not add a second interface for the other.
         answer["DisableGatewayService"] = json!(!record.gateways.iter().any(IpAddr::is_ipv4));
         let revision = self.write_endpoint(endpoint, network, &record, &Labels::new()).await?;
         self.share_profiles(&record.sandbox).await?;
@@ -372,7 +372,8 @@ impl Driver {
         Ok(answer)
     }
 
-    /// Writes the endpoint of the data model. The profile is the network's: its name, or its id until that is known.
+    /// Writes the endpoint to the data model. Its profile is named like the network, or by the network's id
+    /// until the name is known.
     pub(super) async fn write_endpoint(
         &self,
         endpoint: &str,
@@ -397,7 +398,8 @@ impl Driver {
         Ok(attach::write_endpoint(&*self.state.store, &spec).await?)
     }
 
-    /// dockerd has taken the interface out of the container; the endpoint goes with `DeleteEndpoint`.
+    /// Handles `Leave`: dockerd has removed the interface from the container. `DeleteEndpoint` removes the
+    /// endpoint.
     pub(super) async fn leave(&self, request: &wire::Named) -> Result<Value, Refusal> {
         let endpoint = id("EndpointID", &request.endpoint_id)?;
         self.unplug(endpoint).await?;
@@ -406,12 +408,12 @@ impl Driver {
     }
 }
 
-/// The host's end: `cali` and 11 characters.
+/// Returns the name of the host's end: `cali` and 11 characters.
 pub(super) fn host_interface(endpoint: &str) -> Result<InterfaceName, Refusal> {
     attach::host_interface("cali", endpoint).map_err(Refusal::new)
 }
 
-/// The end that dockerd moves into the container.
+/// Returns the name of the end that dockerd moves into the container.
 fn peer_interface(endpoint: &str) -> Result<InterfaceName, Refusal> {
     attach::host_interface("temp", endpoint).map_err(Refusal::new)
 }

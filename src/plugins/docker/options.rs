@@ -1,4 +1,4 @@
-//! How the drivers run: sockets and their roles, and where labels come from.
+//! Options of the drivers: sockets, roles, and the source of labels.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -6,14 +6,14 @@ use std::path::PathBuf;
 use crate::plugins::attach::AgentClient;
 use tortie_kernel::Namespaces;
 
-/// Where dockerd looks for sockets of plugins.
+/// Folder in which dockerd finds sockets of plugins.
 pub const PLUGINS: &str = "/run/docker/plugins";
-/// Where dockerd's own API is.
+/// Socket of dockerd's own API.
 pub const API: &str = "/run/docker.sock";
-/// Labels of containers that begin so become labels of endpoints, as with Calico's driver.
+/// Prefix of container labels that become labels of endpoints, as with Calico's driver.
 pub const LABEL_PREFIX: &str = "org.projectcalico.label.";
 
-/// The driver that a socket serves.
+/// Driver that a socket serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
     Network,
@@ -29,40 +29,40 @@ impl Role {
     }
 }
 
-/// Which labels of containers endpoints get.
+/// Container labels that are copied to endpoints.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LabelSource {
-    /// None; dockerd's API is not asked for them.
+    /// No labels; dockerd's API is not queried for them.
     Off,
-    /// Those whose names begin so, without that beginning, and `docker.network`.
+    /// Labels with this prefix, which is removed, and `docker.network`.
     Prefix(String),
 }
 
 impl std::str::FromStr for LabelSource {
     type Err = std::convert::Infallible;
 
-    /// `none`, or a prefix.
+    /// Parses `none`, or a prefix.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         Ok(if text == "none" { Self::Off } else { Self::Prefix(text.to_owned()) })
     }
 }
 
-/// How the drivers run.
+/// Options of the drivers.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// This host's name in the data model.
+    /// Name of this host in the data model.
     pub node: String,
     /// The agent that puts endpoints in force.
     pub agent: AgentClient,
-    /// The folder of the sockets.
+    /// Folder of the sockets.
     pub dir: PathBuf,
-    /// Serve `calico` and `calico-ipam`, too.
+    /// True to serve the names `calico` and `calico-ipam`, too.
     pub compat: bool,
-    /// dockerd's own API.
+    /// Socket of dockerd's own API.
     pub api: PathBuf,
-    /// Labels of endpoints.
+    /// Source of endpoint labels.
     pub labels: LabelSource,
-    /// Who enters the network namespaces of containers.
+    /// Process that enters the network namespaces of containers.
     pub namespaces: Namespaces,
 }
 
@@ -75,7 +75,7 @@ impl Options {
         all
     }
 
-    /// Names of IPAM drivers whose records there may be, served now or not.
+    /// Returns the names of IPAM drivers that may have records, even if they are not served now.
     pub(super) fn ipam_drivers(&self) -> Vec<&'static str> {
         vec!["tortie-ipam", "calico-ipam"]
     }

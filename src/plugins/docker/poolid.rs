@@ -1,4 +1,4 @@
-//! The names of pools in the protocol: `<space>/<pool>[/<sub-pool>]`, from which everything can be told again.
+//! Pool ids of the driver protocol, `<space>/<pool>[/<sub-pool>]`, which contain all properties of a pool.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -9,25 +9,25 @@ use tortie_net::Cidr;
 
 use super::error::Refusal;
 
-/// The space that dockerd is told to ask: the data model's pools where the subnet is one of them or none is asked for, else
-/// this host's own.
+/// Default address space for dockerd: pools of the data model if the subnet is one of them or none is given,
+/// otherwise pools of this host only.
 pub(super) const DEFAULT: &str = "default";
-/// The pools of the data model.
+/// Address space with the pools of the data model.
 pub(super) const GLOBAL: &str = "global";
-/// Pools of this host alone.
+/// Address space with pools of this host only.
 pub(super) const LOCAL: &str = "local";
 
-/// Where a pool is.
+/// The address space of a pool.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum SpaceName {
-    /// In the data model.
+    /// Pools of the data model.
     Global,
-    /// On this host alone, under this name.
+    /// Pools of this host only, in an address space with this name.
     Local(String),
 }
 
 impl SpaceName {
-    /// Reads the name of a space that is not [`DEFAULT`].
+    /// Parses the name of an address space other than [`DEFAULT`].
     pub(super) fn parse(text: &str) -> Result<Self, Refusal> {
         if text == GLOBAL {
             return Ok(Self::Global);
@@ -57,17 +57,17 @@ impl SpaceName {
     }
 }
 
-/// A pool as dockerd names it.
+/// Id of a pool in the driver protocol.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PoolId {
     pub(super) space: SpaceName,
-    /// `0.0.0.0/0` and `::/0`: whatever pool of the data model has room.
+    /// Prefix of the pool; `0.0.0.0/0` and `::/0` stand for any pool of the data model with free addresses.
     pub(super) pool: Cidr,
     pub(super) sub: Option<Cidr>,
 }
 
 impl PoolId {
-    /// All pools of the data model of a family.
+    /// Returns the id for all pools of the data model of a family.
     pub(super) fn any(family: IpFamily) -> Self {
         let pool = match family {
             IpFamily::V4 => Cidr::v4(Ipv4Addr::UNSPECIFIED, 0),
@@ -76,7 +76,7 @@ impl PoolId {
         Self { space: SpaceName::Global, pool, sub: None }
     }
 
-    /// Whether this stands for all pools of the data model.
+    /// True if this id stands for all pools of the data model.
     pub(super) fn is_any(&self) -> bool {
         self.pool.len() == 0
     }
@@ -85,7 +85,8 @@ impl PoolId {
         IpFamily::of_cidr(&self.pool)
     }
 
-    /// The part that addresses come from when none is asked for: first and last address that a host may have.
+    /// Returns the part of the pool for requests without an address, with the first and last address that a
+    /// container may have.
     pub(super) fn room(&self) -> (Cidr, IpAddr, IpAddr) {
         let part = self.sub.unwrap_or(self.pool);
         let (mut first, mut last) = (part.addr(), part.last());
@@ -98,7 +99,7 @@ impl PoolId {
                 last = part.nth(size.saturating_sub(1)).unwrap_or(last);
             }
         } else if !self.pool.is_v4() && self.pool.len() <= 126 && first == self.pool.addr() {
-            // The subnet-router anycast address, RFC 4291 2.6.1.
+            // The first address is the subnet-router anycast address, RFC 4291 2.6.1.
             first = part.nth(1).unwrap_or(first);
         }
         (part, first, last)
@@ -122,7 +123,7 @@ impl FromStr for PoolId {
                 shorten(text)
             ))
         };
-        // Networks that Calico's driver made.
+        // Ids of networks that Calico's driver created.
         match text {
             "CalicoPoolIPv4" => return Ok(Self::any(IpFamily::V4)),
             "CalicoPoolIPv6" => return Ok(Self::any(IpFamily::V6)),
@@ -142,7 +143,7 @@ impl FromStr for PoolId {
     }
 }
 
-/// What a stranger wrote, for a message.
+/// Truncates text from a request for a message.
 pub(super) fn shorten(text: &str) -> String {
     let mut short: String = text.chars().take(100).collect();
     if short.len() < text.len() {
@@ -206,7 +207,7 @@ mod tests {
         assert_eq!(room("local/fd00:1::/126"), "fd00:1::1 fd00:1::3");
     }
 
-    /// Ids of every form: the global space and local ones, both families, all of a pool or a part of it.
+    /// Generates ids of every form: the global space and local ones, both families, whole pools and parts.
     fn ids() -> impl Strategy<Value = PoolId> {
         let space = prop_oneof![
             Just(SpaceName::Global),
@@ -220,11 +221,11 @@ mod tests {
                 Cidr::v6(bits.into(), len % 129)
             }
         };
-        // A pool, and how many bits longer its part is, if there is one.
+        // A pool, and the number of bits by which its part is longer, if there is one.
         let parts = (any::<bool>(), any::<u128>(), any::<u8>(), proptest::option::of(any::<u8>()));
         (space, parts).prop_map(move |(space, (v4, bits, len, part))| {
             let pool = cidr(v4, bits, len);
-            // `any` alone has length 0, has no part, and is global.
+            // Only `any` has length 0; it has no part and is global.
             let pool = if pool.len() == 0 && space != SpaceName::Global { cidr(v4, bits, 1) } else { pool };
             let longer = |more: u8| pool.len() + more % (pool.max_len() - pool.len() + 1);
             let sub = part.filter(|_| pool.len() > 0).map(|more| cidr(v4, bits, longer(more)));
@@ -238,7 +239,7 @@ mod tests {
             prop_assert_eq!(id.to_string().parse::<PoolId>().unwrap(), id);
         }
 
-        /// One character of an id is another one, is gone, or is new: what is read is written in one way only.
+        /// Replaces, removes or inserts one character: an id that still parses has only one text form.
         #[test]
         fn a_damaged_id_is_an_id_or_a_refusal(
             id in ids(), at in any::<proptest::sample::Index>(), new in "[a-z0-9./:-]|\\PC", kind in 0..3

@@ -1,4 +1,5 @@
-//! `RequestPool` and `ReleasePool`: which pool a request means, and how many networks use it.
+//! `RequestPool` and `ReleasePool` of the IPAM driver: selects the pool of a request, and counts the networks
+//! that use each pool.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
@@ -19,12 +20,13 @@ use crate::plugins::attach;
 use tortie_engine::ipam::{Ipam, Keyspace};
 use tortie_store::{Compare, Op, Store, Txn};
 
-/// The key of the data by which an IPAM driver says that it wants no gateway address.
+/// Key in the answer's data by which an IPAM driver provides the gateway, so that dockerd requests no gateway
+/// address.
 const GATEWAY: &str = "com.docker.network.gateway";
-/// How a request may name its address space itself: `--ipam-opt space=NAME`.
+/// Option by which a request names its address space: `--ipam-opt space=NAME`.
 const SPACE_OPTION: &str = "space";
 
-/// The pools of the data model.
+/// Pools of the data model.
 #[derive(Debug, Default)]
 pub(super) struct Configured {
     enabled: BTreeSet<Cidr>,
@@ -51,12 +53,12 @@ impl Configured {
         self.enabled.contains(pool)
     }
 
-    /// Those that give out addresses.
+    /// Returns the pools from which addresses can be allocated.
     pub(super) fn enabled(&self) -> impl Iterator<Item = Cidr> {
         self.enabled.iter().copied()
     }
 
-    /// The pools as a part of a sentence.
+    /// Describes the pools, for an error message.
     pub(super) fn text(&self, family: IpFamily) -> String {
         let list: Vec<String> =
             self.enabled.iter().filter(|p| IpFamily::of_cidr(p) == family).map(ToString::to_string).collect();
@@ -69,7 +71,7 @@ impl Configured {
         format!("its pools are {}", list.join(", "))
     }
 
-    /// The pool of the data model that a request means.
+    /// Checks that the prefix is an enabled pool of the data model.
     fn global(&self, pool: Cidr) -> Result<(), Refusal> {
         if self.enabled.contains(&pool) {
             return Ok(());
@@ -89,14 +91,14 @@ impl Configured {
     }
 }
 
-/// What a request asks for, before a local pool is chosen.
+/// The pool of a request, before a local pool is selected.
 enum PoolQuery {
     Known(PoolId),
-    /// Any, in this space.
+    /// Any pool in this address space.
     Choose(String),
 }
 
-/// Which pool a request means. Pure.
+/// Determines the pool of a request. It does no I/O.
 fn asked(request: &wire::RequestPool, configured: &Configured) -> Result<PoolQuery, Refusal> {
     if request.address_space.is_empty() {
         return Err(Refusal::new("RequestPool: AddressSpace is missing"));
@@ -125,7 +127,7 @@ fn asked(request: &wire::RequestPool, configured: &Configured) -> Result<PoolQue
     for (option, value) in &request.options {
         match option.as_str() {
             SPACE_OPTION => space = value,
-            // dockerd's own.
+            // dockerd's own options are ignored.
             other if other.starts_with("com.docker.") => {}
             other => {
                 return Err(Refusal::new(format!(
@@ -135,7 +137,7 @@ fn asked(request: &wire::RequestPool, configured: &Configured) -> Result<PoolQue
             }
         }
     }
-    // Calico's names of its spaces: networks that its driver made keep them.
+    // Calico's names of its address spaces, which networks of its driver keep.
     space = match space {
         "CalicoLocalAddressSpace" => DEFAULT,
         "CalicoGlobalAddressSpace" => GLOBAL,
@@ -154,7 +156,8 @@ fn asked(request: &wire::RequestPool, configured: &Configured) -> Result<PoolQue
             }
             Some(pool) => {
                 let all = || configured.enabled.iter().chain(&configured.disabled);
-                // A part of a pool in a network of this host alone would draw the pool's traffic away.
+                // If part of a pool were a network of this host only, its route would attract traffic of the
+                // pool.
                 if all().any(|has| has.overlaps(&pool)) { GLOBAL } else { LOCAL }
             }
             None => LOCAL,
@@ -198,7 +201,7 @@ impl Driver {
         request: &wire::RequestPool,
     ) -> Result<Value, Refusal> {
         attach::ready(&*self.state.store).await.map_err(|error| Refusal::new(error.to_string()))?;
-        // Pools are chosen and counted one after the other.
+        // Pools are selected and counted one after the other.
         let _lock = self.pools.lock().await;
         let configured = Configured::read(&*self.state.store).await?;
         let id = match asked(request, &configured)? {
@@ -241,8 +244,8 @@ impl Driver {
         Ok(json!({}))
     }
 
-    /// Forgets a pool that no network uses, unless addresses of it are held: a failed replay releases pools of living
-    /// containers.
+    /// Deletes the record of a pool that no network uses, unless addresses of it are allocated: a failed
+    /// replay releases pools of running containers.
     pub(super) async fn clear_pool(&self, driver: &str, id: &PoolId) -> Result<(), Refusal> {
         let text = id.to_string();
         let held = self.state.list::<AddressRecord>(RecordKind::Addresses).await?;
@@ -261,7 +264,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Ids of pools of this host alone, of all drivers.
+    /// Returns the ids of pools of this host only, of all drivers.
     async fn local_pools(&self) -> Result<Vec<PoolId>, Refusal> {
         let mut all = Vec::new();
         for driver in self.options.ipam_drivers() {
@@ -277,8 +280,8 @@ impl Driver {
         Ok(all)
     }
 
-    /// A pool that no other network of this host has. dockerd asks again, and keeps what it got, while the answers overlap
-    /// with what the host is connected to.
+    /// Selects a pool that no other network of this host uses. If the pool overlaps with a connected network
+    /// of the host, dockerd requests further pools and holds each until one fits.
     async fn choose(&self, family: IpFamily, configured: &Configured) -> Result<Cidr, Refusal> {
         let used: Vec<Cidr> = self
             .local_pools()
@@ -293,7 +296,7 @@ impl Driver {
             .ok_or_else(|| Refusal::new("all pools of this host are in use: give one with --subnet"))
     }
 
-    /// Makes the pool of a local space, if it is not there.
+    /// Creates the pool of a local address space, if it does not exist.
     async fn make_local(&self, id: &PoolId) -> Result<(), Refusal> {
         for other in self.local_pools().await? {
             if other.space == id.space && other.pool != id.pool && other.pool.overlaps(&id.pool) {
@@ -310,17 +313,17 @@ impl Driver {
         if pool.block_len() < id.pool.len() {
             pool.block_size = Some(id.pool.len());
         }
-        // What would not be read back is said now.
+        // Reports a value that could not be parsed again before it is written.
         let value = pool.to_value();
         Pool::parse(id.pool, &value)
             .map_err(|error| Refusal::new(format!("{} cannot be a pool: {error}", id.pool)))?;
         let put = Op::Put { key: key.clone(), value, lease: None };
-        // A conflict: it is there.
+        // A conflict means that the pool exists.
         self.state.store.commit(Txn { compare: vec![Compare::Absent(key)], ops: vec![put] }).await?;
         Ok(())
     }
 
-    /// Removes a local pool with its blocks when no network uses it any more.
+    /// Deletes a local pool with its blocks if no network uses it any more.
     async fn drop_local(&self, name: &str, pool: Cidr) -> Result<(), Refusal> {
         let space = SpaceName::Local(name.to_owned());
         if self.local_pools().await?.iter().any(|id| id.space == space && id.pool == pool) {
@@ -337,8 +340,9 @@ impl Driver {
     }
 }
 
-/// Pools to choose from: parts of the private range that Docker itself uses last, and of a unique local prefix that is the
-/// host's own (RFC 4193 wants it random; here it has to be the same after a restart).
+/// Returns the candidates for local pools: /24s of the private range that Docker itself uses last, and /64s
+/// of a unique local prefix of the host (RFC 4193 wants a random one, but here it must be the same after a
+/// restart).
 fn candidates(family: IpFamily, host: &str) -> Box<dyn Iterator<Item = Cidr> + Send> {
     match family {
         IpFamily::V4 => Box::new(

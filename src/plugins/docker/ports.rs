@@ -1,4 +1,4 @@
-//! `-p` and `-P`: ports of the host that lead to containers of our network driver.
+//! Published ports (`-p` and `-P`): port mappings from the host to containers of Tortie's network driver.
 
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
@@ -17,7 +17,7 @@ use super::wire;
 use tortie_kernel::container::{self, PortMapping, Transport};
 
 const PORT_MAP: &str = "com.docker.network.portmap";
-/// Host ports that are chosen for a container that names none, as Docker does.
+/// Range of host ports for containers that request none, as in Docker.
 const EPHEMERAL: std::ops::RangeInclusive<u16> = 49_153..=65_535;
 
 fn transport(proto: u8) -> Result<Transport, Refusal> {
@@ -29,7 +29,7 @@ fn transport(proto: u8) -> Result<Transport, Refusal> {
         })
 }
 
-/// Whether a program of this host listens there. SCTP sockets are not looked for.
+/// True if a program of this host listens on the port. SCTP sockets are not checked.
 fn listened(transport: Transport, at: SocketAddr) -> bool {
     let error = match transport {
         Transport::Tcp => TcpListener::bind(at).err(),
@@ -39,7 +39,7 @@ fn listened(transport: Transport, at: SocketAddr) -> bool {
     error.is_some_and(|error| error.kind() == ErrorKind::AddrInUse)
 }
 
-/// Chooses the host ports. `taken` are those that lead to other containers: protocol and port.
+/// Selects the host ports. `taken` are the protocols and ports that are mapped to other containers.
 fn choose(bindings: &[wire::PortBinding], taken: &BTreeSet<(u8, u16)>) -> Result<Vec<Published>, Refusal> {
     let mut taken = taken.clone();
     let mut all = Vec::new();
@@ -83,7 +83,7 @@ impl Driver {
         if bindings.is_empty() {
             return Ok(json!({}));
         }
-        // Two containers that start at once must not choose the same port.
+        // Two containers that start at the same time must not get the same port.
         let _lock = self.choices.lock().await;
         let mut taken = BTreeSet::new();
         for (item, other, _) in self.state.list::<EndpointRecord>(RecordKind::Endpoints).await? {

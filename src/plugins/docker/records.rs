@@ -1,25 +1,26 @@
-//! What is remembered between two calls, and the rules of dockerd's replay. Pure: no store, no clock.
+//! Records of the drivers that persist between calls, and the rules of dockerd's replay. No store, no clock.
 //!
-//! A dockerd that starts introduces itself (`Plugin.Activate`) and then asks again for what its stored networks and live
-//! containers hold, with requests that look like those of new ones. Each introduction begins an *epoch*. What an earlier
-//! epoch gave out may be asked for once more while the replay window is open; in between it may not.
+//! A starting dockerd activates the plugin (`Plugin.Activate`), and then requests again what its stored
+//! networks and running containers have, with requests that look like new ones. Each activation begins an
+//! *epoch*. An allocation of an earlier epoch may be requested once more while the replay window is open, and
+//! not at any other time.
 
 use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 use tortie_net::Cidr;
 
-/// From the introduction of a dockerd to the end of its replay, in seconds. dockerd replays before it serves anybody; what
-/// can delay it is another driver that is down, with 15 s for each of its endpoints.
+/// Length of the replay window in seconds, from the activation. dockerd replays before it serves users;
+/// another driver that is down can delay it by 15 s for each of its endpoints.
 pub(super) const WINDOW: i64 = 120;
 
-/// The introductions of dockerds to one driver.
+/// The current epoch of a driver.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Epoch {
-    /// Which one.
+    /// Number of the epoch.
     pub(super) epoch: u64,
-    /// When, in seconds since 1970.
+    /// Begin of the epoch, in seconds since 1970.
     pub(super) since: i64,
 }
 
@@ -28,7 +29,7 @@ impl Epoch {
         Self { epoch: self.epoch + 1, since: now }
     }
 
-    /// Whether the replay window is open. A clock that was set back does not close it.
+    /// True while the replay window is open. A clock that was set back does not close it.
     pub(super) fn open(self, now: i64) -> bool {
         self.epoch > 0 && now < self.since.saturating_add(WINDOW)
     }
@@ -38,62 +39,63 @@ impl Epoch {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct PoolRecord {
-    /// How many networks use it.
+    /// Number of networks that use the pool.
     pub(super) refs: u32,
-    /// The epoch of the last request.
+    /// Epoch of the last request.
     pub(super) epoch: u64,
-    /// How many requests this epoch brought.
+    /// Number of requests in that epoch.
     pub(super) confirmed: u32,
 }
 
 impl PoolRecord {
-    /// After one more request.
+    /// Returns the record after one more request.
     #[must_use]
     pub(super) fn requested(self, epoch: Epoch, now: i64) -> Self {
         let this = self.settled(epoch, now);
         if this.epoch < epoch.epoch && epoch.open(now) {
-            // The first of the replay. A failed replay in an earlier epoch may have taken the last reference.
+            // First request of the replay. A failed replay in an earlier epoch may have released the last
+            // reference.
             return Self { refs: this.refs.max(1), epoch: epoch.epoch, confirmed: 1 };
         }
         let confirmed = if this.epoch == epoch.epoch { this.confirmed } else { this.refs } + 1;
         Self { refs: this.refs.max(confirmed), epoch: epoch.epoch, confirmed }
     }
 
-    /// After one more release.
+    /// Returns the record after one more release.
     #[must_use]
     pub(super) fn released(self, epoch: Epoch, now: i64) -> Self {
         let this = self.settled(epoch, now);
         Self { refs: this.refs.saturating_sub(1), confirmed: this.confirmed.saturating_sub(1), ..this }
     }
 
-    /// Once a replay that asked for this pool is over, what it did not ask for is gone.
+    /// Drops references that a replay did not request, once the replay is over.
     fn settled(self, epoch: Epoch, now: i64) -> Self {
         let over = self.epoch == epoch.epoch && self.confirmed > 0 && !epoch.open(now);
         if over { Self { refs: self.confirmed, ..self } } else { self }
     }
 }
 
-/// An address that was given out.
+/// An allocated address.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct AddressRecord {
-    /// The driver that was asked.
+    /// Name of the requested driver.
     pub(super) driver: String,
-    /// The id of the pool.
+    /// Id of the pool.
     pub(super) pool: String,
-    /// The epoch of the last request.
+    /// Epoch of the last request.
     pub(super) epoch: u64,
-    /// Asked for as the gateway of a network.
+    /// True if the address was requested as the gateway of a network.
     pub(super) gateway: bool,
-    /// The process that gave it last; a random number.
+    /// Random id of the process that allocated the address last.
     #[serde(default)]
     pub(super) process: u64,
-    /// When it was given, in seconds since 1970.
+    /// Time of the allocation, in seconds since 1970.
     pub(super) since: i64,
 }
 
 impl AddressRecord {
-    /// Whether a request for this address, which is held, can be a replay.
+    /// True if a request for this allocated address can be a replay.
     pub(super) fn replayed(&self, driver: &str, epoch: Epoch, now: i64) -> bool {
         self.driver == driver && self.epoch < epoch.epoch && epoch.open(now)
     }
@@ -103,15 +105,15 @@ impl AddressRecord {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct NetworkRecord {
-    /// Its name, once dockerd has told it.
+    /// Name, once dockerd has reported it.
     #[serde(default)]
     pub(super) name: Option<String>,
-    /// Its pools of both families.
+    /// Pools of both families.
     pub(super) pools: Vec<Cidr>,
-    /// The MTU of its interfaces, in octets; none: as the host's.
+    /// MTU of its interfaces in octets; `None` for the host's MTU.
     #[serde(default)]
     pub(super) mtu: Option<u32>,
-    /// When it was made, in seconds since 1970.
+    /// Time of creation, in seconds since 1970.
     pub(super) since: i64,
 }
 
@@ -119,44 +121,44 @@ pub(super) struct NetworkRecord {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct EndpointRecord {
-    /// The id of its network.
+    /// Id of its network.
     pub(super) network: String,
-    /// Its addresses, IPv4 first.
+    /// Addresses, IPv4 first.
     pub(super) addresses: Vec<IpAddr>,
-    /// The MAC address inside of the container.
+    /// MAC address inside the container.
     pub(super) mac: String,
-    /// The container's labels have been read.
+    /// True once the container's labels have been read.
     #[serde(default)]
     pub(super) labelled: bool,
-    /// What it sends to instead of routers, once it has an interface.
+    /// Default gateways, which the host proxies, once it has an interface.
     #[serde(default)]
     pub(super) gateways: Vec<IpAddr>,
-    /// Ports of the host that lead to it.
+    /// Published ports.
     #[serde(default)]
     pub(super) ports: Vec<Published>,
-    /// The path of the container's namespace, once it has an interface.
+    /// Path of the container's network namespace, once it has an interface.
     #[serde(default)]
     pub(super) sandbox: String,
     /// Prefixes that the container reaches by this interface.
     #[serde(default)]
     pub(super) routes: Vec<Cidr>,
-    /// The process that made it; a random number.
+    /// Random id of the process that created the record.
     #[serde(default)]
     pub(super) process: u64,
-    /// The id of the container, once dockerd lists it.
+    /// Id of the container, once dockerd lists it.
     #[serde(default)]
     pub(super) container: Option<String>,
-    /// When it was made, in seconds since 1970.
+    /// Time of creation, in seconds since 1970.
     pub(super) since: i64,
 }
 
-/// A port of the host that leads to a container.
+/// A published port: a host port that is mapped to a container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Published {
-    /// Protocol number.
+    /// IP protocol number.
     pub(super) proto: u8,
-    /// The host's address; none: all of them.
+    /// Address of the host; `None` for all addresses.
     pub(super) host_ip: Option<IpAddr>,
     pub(super) host_port: u16,
     pub(super) port: u16,
@@ -188,7 +190,7 @@ mod tests {
             }
             assert_eq!((pool.refs, pool.confirmed), (3, 3), "restart {restart}");
         }
-        // A fourth network, and all of them go.
+        // A fourth network is created, then all are removed.
         pool = pool.requested(epoch(9), 9_000 + AFTER);
         for left in (0..4).rev() {
             pool = pool.released(epoch(9), 9_000 + AFTER);
@@ -238,7 +240,7 @@ mod tests {
     }
 
     proptest! {
-        /// However networks come and go and dockerd restarts: replays that are complete give the true count.
+        /// After any sequence of changes and restarts of dockerd, complete replays give the correct count.
         #[test]
         fn references_are_networks(steps in proptest::collection::vec(0_u8..3, 0..40)) {
             let (mut networks, mut current, mut now) = (0_u32, epoch(1), 1_000 + AFTER);

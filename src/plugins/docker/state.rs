@@ -1,4 +1,4 @@
-//! The records in the store: read, list, and change by compare-and-set.
+//! Access to the records in the store: read, list, and change by compare-and-set.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use tortie_config::key::{DockerItem, Key, escape, prefix};
 use super::error::Refusal;
 use tortie_store::{Compare, KeyValue, Op, Outcome, Revision, Store, Txn};
 
-/// How often a change that somebody came between is tried again.
+/// Maximum number of attempts if concurrent writes make a transaction fail.
 const TRIES: usize = 30;
 
 /// The records of this host.
@@ -19,12 +19,12 @@ pub(super) struct State {
     pub(super) host: String,
 }
 
-/// Which records to list.
+/// Kind of records to list.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum RecordKind<'a> {
     /// Pools of a driver.
     Pools(&'a str),
-    /// Addresses of all spaces.
+    /// Addresses of all address spaces.
     Addresses,
     Networks,
     Endpoints,
@@ -35,7 +35,7 @@ impl State {
         Key::Docker { host: self.host.clone(), item: item.clone() }.to_string()
     }
 
-    /// A record and its revision.
+    /// Returns a record and its revision.
     pub(super) async fn get<T: DeserializeOwned>(
         &self,
         item: &DockerItem,
@@ -45,7 +45,7 @@ impl State {
         Ok(Some((read(&found)?, found.mod_revision)))
     }
 
-    /// Replaces a record by what `change` makes of it; `None` deletes it. Gives what stands then.
+    /// Replaces a record by the result of `change`; `None` deletes it. Returns the new record.
     pub(super) async fn change<T>(
         &self,
         item: &DockerItem,
@@ -75,14 +75,14 @@ impl State {
         Err(Refusal::new(format!("{key} is changed again and again by another process: try again later")))
     }
 
-    /// Writes a record whatever stands there.
+    /// Writes a record unconditionally.
     pub(super) async fn put<T: Serialize>(&self, item: &DockerItem, record: &T) -> Result<(), Refusal> {
         let op = Op::Put { key: self.key(item), value: text(record)?, lease: None };
         self.store.commit(Txn { compare: Vec::new(), ops: vec![op] }).await?;
         Ok(())
     }
 
-    /// Deletes a record, if nobody has changed it since. False: somebody has.
+    /// Deletes a record if it has not changed since this revision; `false` if it has.
     pub(super) async fn remove(&self, item: &DockerItem, revision: Revision) -> Result<bool, Refusal> {
         let key = self.key(item);
         let txn =
@@ -90,7 +90,7 @@ impl State {
         Ok(matches!(self.store.commit(txn).await?, Outcome::Committed(_)))
     }
 
-    /// All records of a kind. One that cannot be read is left out, and logged.
+    /// Returns all records of a kind. A record that cannot be parsed is logged and omitted.
     pub(super) async fn list<T: DeserializeOwned>(
         &self,
         kind: RecordKind<'_>,

@@ -1,5 +1,5 @@
-//! What no driver call says, learned from dockerd's own API: labels of containers, names of networks, and what dockerd has
-//! forgotten although its release failed (it sends none twice).
+//! Data from dockerd's own API that no driver call contains: labels of containers, names of networks, and
+//! objects that dockerd has deleted although the driver's release failed (dockerd does not repeat it).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,29 +20,29 @@ use super::state::RecordKind;
 use tortie_engine::model::endpoint_name::NAME_LABEL;
 use tortie_kernel::container;
 
-/// The label that says the network's name.
+/// Label with the name of the network.
 const NETWORK_LABEL: &str = "docker.network";
-/// The first look for a container's labels; the next ones come later and later.
+/// Pause before the first query for a container's labels; further pauses are longer.
 const FIRST_LOOK: Duration = Duration::from_millis(20);
-/// How long a container is looked for.
+/// Maximum time of these queries for a container.
 const LOOKING: Duration = Duration::from_secs(60);
-/// Between two looks for what dockerd has forgotten.
+/// Interval of the checks for objects that dockerd has forgotten.
 const ROUND: Duration = Duration::from_secs(90);
-/// What is younger may still be on its way into dockerd's lists, in seconds.
+/// Age in seconds up to which an object may be missing in dockerd's lists because it is new.
 const YOUNG: i64 = 60;
-/// What an earlier process gave out is on its way no more once this one serves for so long: dockerd repeats a call that broke
-/// for 15 s.
+/// Uptime of this process after which allocations of an earlier process are no longer new: dockerd repeats a
+/// failed call for 15 s.
 const REPEATS: Duration = Duration::from_secs(20);
-/// Between the first two looks of a process.
+/// Pause between the first two checks of a process.
 const SECOND_LOOK: Duration = Duration::from_secs(5);
 
-/// Whether dockerd has forgotten what it does not list: `age` in seconds, and how long the process serves that did not give it
-/// out.
+/// True if dockerd has forgotten an object that it does not list. `age` is in seconds; `others_for` is the
+/// uptime of this process, if another one made the allocation.
 fn is_forgotten(listed: bool, age: i64, others_for: Option<Duration>) -> bool {
     !listed && (age > YOUNG || others_for.is_some_and(|served| served >= REPEATS))
 }
 
-/// The labels of an endpoint.
+/// Computes the labels of an endpoint.
 fn labels_of(source: &LabelSource, network: Option<&str>, container: &BTreeMap<String, String>) -> Labels {
     let mut labels = Labels::new();
     if let LabelSource::Prefix(prefix) = source {
@@ -60,7 +60,7 @@ fn labels_of(source: &LabelSource, network: Option<&str>, container: &BTreeMap<S
     labels
 }
 
-/// Looks for the container of an endpoint until dockerd lists it, then labels the endpoint.
+/// Queries dockerd until it lists the container of an endpoint, then sets the endpoint's labels.
 pub(super) async fn label(shared: Arc<Driver>, endpoint: String) {
     let begin = tokio::time::Instant::now();
     let mut pause = FIRST_LOOK;
@@ -77,7 +77,7 @@ pub(super) async fn label(shared: Arc<Driver>, endpoint: String) {
 }
 
 impl Driver {
-    /// True: done, or nothing to do any more.
+    /// Tries once; `true` if the labels are set or the endpoint is gone.
     async fn label_once(&self, endpoint: &str) -> Result<bool, Refusal> {
         let item = DockerItem::Endpoint(endpoint.to_owned());
         let Some((record, _)) = self.state.get::<EndpointRecord>(&item).await? else { return Ok(true) };
@@ -95,7 +95,7 @@ impl Driver {
             labels.entry(NAME_LABEL.to_owned()).or_insert(container_name);
         }
         let key = Key::Endpoint(self.endpoint_key(endpoint)).to_string();
-        // Gone, or not there yet: Join writes it.
+        // The endpoint is deleted, or `Join` has not written it yet.
         let Some(written) = self.state.store.get(&key).await? else { return Ok(false) };
         let old = WorkloadEndpoint::parse(&written.value).ok();
         let same = old.is_some_and(|old| {
@@ -115,13 +115,13 @@ impl Driver {
             })
             .await?;
         if gone {
-            // Removed in between: what was just written must not outlive it.
+            // The record was deleted meanwhile, so the endpoint that was just written must be removed, too.
             self.forget_endpoint(endpoint).await?;
         }
         Ok(true)
     }
 
-    /// What dockerd does not know of any more. Pure but for the kernel's word that an interface is gone.
+    /// Returns the records that dockerd has forgotten.
     async fn forgotten(&self, holdings: &DockerState) -> Result<BTreeSet<DockerItem>, Refusal> {
         let forgotten = |listed: bool, since: i64, process: u64| {
             let served = (process != self.process).then(|| self.started_at.elapsed());
@@ -164,7 +164,7 @@ impl Driver {
         Ok(all)
     }
 
-    /// Addresses whose interface is still there are in use, whatever dockerd says.
+    /// Deletes a forgotten record. Addresses whose interface still exists are in use, whatever dockerd lists.
     async fn let_go(&self, item: &DockerItem, living: &BTreeSet<std::net::IpAddr>) -> Result<(), Refusal> {
         match item {
             DockerItem::Address { addr, .. } => {
@@ -193,7 +193,7 @@ impl Driver {
         }
     }
 
-    /// One look. What was forgotten in the look before, too, goes.
+    /// Checks once, and removes the objects that both this check and the one before found forgotten.
     pub(super) async fn collect(&self, before: &mut BTreeSet<DockerItem>) -> Result<(), Refusal> {
         let Some(holdings) = self.dockerd.holdings(&self.options.drivers()).await else {
             before.clear();
@@ -205,8 +205,8 @@ impl Driver {
         for (item, record, _) in self.state.list::<EndpointRecord>(RecordKind::Endpoints).await? {
             let DockerItem::Endpoint(id) = &item else { continue };
             let host = host_interface(id)?;
-            // A container that lives holds the other end. dockerd puts it back into the host when it removes a container, and one
-            // that goes takes it along.
+            // The interface in a running container is the other end of the host's. dockerd moves it back to
+            // the host when it removes a container, and it vanishes with a namespace that ends.
             if super::network::blocking(move || Ok(container::is_attached(&host)?)).await? {
                 living.extend(record.addresses);
                 continue;
@@ -221,7 +221,7 @@ impl Driver {
                 .filter(|i| before.contains(*i) && !matches!(i, DockerItem::Endpoint(_)))
                 .cloned(),
         );
-        // Pools last: they stay while addresses of them do.
+        // Pools are removed last, because they are kept while addresses of them exist.
         gone.sort_by_key(|item| matches!(item, DockerItem::Pool { .. }));
         for item in &gone {
             if let Err(error) = self.let_go(item, &living).await {
@@ -233,7 +233,8 @@ impl Driver {
     }
 }
 
-/// Labels what an earlier process had not labelled yet, then looks after what dockerd forgets.
+/// Labels the endpoints that an earlier process left unlabelled, then checks periodically for forgotten
+/// objects.
 pub(super) async fn run(shared: Arc<Driver>) {
     if let Ok(all) = shared.state.list::<EndpointRecord>(RecordKind::Endpoints).await {
         for (item, record, _) in all {
@@ -247,7 +248,7 @@ pub(super) async fn run(shared: Arc<Driver>) {
         }
     }
     let mut before = BTreeSet::new();
-    // What was removed while no driver answered is given back soon.
+    // The first two checks follow soon, to release what was deleted while no driver answered.
     let mut pauses = [REPEATS, SECOND_LOOK].into_iter();
     loop {
         tokio::time::sleep(pauses.next().unwrap_or(ROUND)).await;
@@ -269,11 +270,11 @@ mod tests {
             (false, 0, None, false),
             (false, YOUNG, None, false),
             (false, YOUNG + 1, None, true),
-            // Given out before the driver went away, however shortly.
+            // Allocated by an earlier process, however recently.
             (false, 0, served(0), false),
             (false, 0, served(19), false),
             (false, 0, served(20), true),
-            // A clock that was set back.
+            // The clock was set back.
             (false, -100, None, false),
             (false, -100, served(20), true),
         ] {

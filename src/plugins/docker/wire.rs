@@ -1,4 +1,4 @@
-//! What dockerd sends. It leaves fields out, sends `null` for empty maps, and newer versions add fields.
+//! Requests of dockerd. It omits fields, sends `null` for empty maps, and newer versions add fields.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::error::Refusal;
 
-/// `null` and absent are the same as empty.
+/// Deserializes `null` as the default value.
 fn nullable<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
@@ -16,7 +16,7 @@ where
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
-/// Reads a body; the empty one is the empty object.
+/// Parses a request body; an empty body counts as an empty object.
 pub(super) fn read<T: for<'de> Deserialize<'de>>(method: &str, body: &[u8]) -> Result<T, Refusal> {
     let body = if body.iter().all(u8::is_ascii_whitespace) { b"{}" } else { body };
     serde_json::from_slice(body).map_err(|error| {
@@ -91,7 +91,7 @@ pub(super) struct IpamData {
     pub(super) pool: String,
 }
 
-/// Calls that name a network, an endpoint, or both.
+/// Arguments of calls that name a network, an endpoint, or both.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub(super) struct Named {
@@ -118,7 +118,7 @@ pub(super) struct Interface {
     pub(super) mac_address: String,
 }
 
-/// One `-p` of a container.
+/// One published port of a container (`-p`).
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct PortBinding {

@@ -1,4 +1,4 @@
-//! `add` and `del`.
+//! The calls `add` and `del`.
 
 use std::time::{Duration, Instant};
 
@@ -21,15 +21,15 @@ use tortie_engine::ipam::{AllocationRequest, Ipam};
 use tortie_kernel::container::{self, ContainerNetError, Namespace};
 use tortie_store::{Store, StoreError};
 
-/// The orchestrator's name in keys, and in the attributes of addresses.
+/// Name of the orchestrator in keys, and in the attributes of addresses.
 pub(super) const ORCHESTRATOR: &str = "kurma";
 
-/// The handle of the addresses of one container in one network.
+/// Returns the handle of one container's addresses in one network.
 pub(super) fn handle(settings: &Settings, uuid: &str) -> String {
     format!("kurma.{uuid}.{}", settings.config.name)
 }
 
-/// The endpoint of one interface of one container.
+/// Returns the endpoint key of one interface of one container.
 pub(super) fn key(settings: &Settings, uuid: &str, ifname: &str) -> EndpointKey {
     EndpointKey::Workload {
         host: settings.node.clone(),
@@ -39,7 +39,7 @@ pub(super) fn key(settings: &Settings, uuid: &str, ifname: &str) -> EndpointKey 
     }
 }
 
-/// The table of port mappings of one interface, and its name in earlier versions.
+/// Returns the name of the table for port mappings of one interface, and its name in earlier versions.
 pub(super) fn tables(settings: &Settings, uuid: &str, ifname: &str) -> [String; 2] {
     let id = format!("{} {uuid} {ifname}", settings.config.name);
     [
@@ -49,12 +49,13 @@ pub(super) fn tables(settings: &Settings, uuid: &str, ifname: &str) -> [String; 
 }
 
 fn interface(settings: &Settings, uuid: &str, ifname: &str) -> Result<InterfaceName, KurmaError> {
-    // Two interfaces of one container are two on the host.
+    // Two interfaces of one container need two interfaces on the host.
     let id = if ifname == "eth0" { uuid.to_owned() } else { format!("{uuid}.{ifname}") };
     host_interface(&settings.config.interface_prefix, &id).map_err(KurmaError)
 }
 
-/// A container comes: its addresses, its interface, its endpoint, and the agent's word; or nothing at all.
+/// Attaches a container: allocates addresses, creates the interface, writes the endpoint and waits for the
+/// agent. On an error everything is undone.
 pub(super) async fn add(
     settings: &Settings,
     container: Container,
@@ -65,7 +66,8 @@ pub(super) async fn add(
     open_host.agent.deadline = Some(deadline);
     let netns = open_host.netns.clone().unwrap_or_else(|| container.netns.clone());
     let wanted = wanted(settings, &container, netns)?;
-    // Before anything is given: a call that is repeated must not take from the first one what it has.
+    // This check precedes the allocation, because a repeated call must not release the addresses of the first
+    // one.
     refuse_repetition(&wanted, &container)?;
     let left = deadline.saturating_duration_since(Instant::now());
     let done = match tokio::time::timeout(left, give(settings, &open_host, &container, wanted.clone())).await
@@ -79,7 +81,7 @@ pub(super) async fn add(
     match done {
         Ok((wanted, attached)) => Ok(result(settings, &wanted, &attached)),
         Err(error) => {
-            // `attach` takes back what it made unless its time was over; addresses are ours to take back.
+            // `attach` undoes its own steps unless it timed out; the addresses must be released here.
             let back = async {
                 let _ = remove(&open_host, &wanted).await;
                 let ipam = Ipam::new(open_host.store.clone());
@@ -118,7 +120,7 @@ async fn give(
     let excluded = preflight(&*open_host.store, &open_host.agent, &settings.node, Absent::Waits).await?;
     let ipam = Ipam::new(open_host.store.clone()).excluding(excluded);
     let handle = handle(settings, &container.uuid);
-    // What a call that was killed may have left.
+    // Releases addresses that a killed call may have left.
     ipam.release_handle(&handle).await?;
     let now = jiff::Timestamp::now().to_string();
     let attributes = json!({
@@ -175,7 +177,7 @@ fn wanted(
     })
 }
 
-/// One address of each family is all that Kurma reads.
+/// Returns the result, of which Kurma reads only one address per family.
 fn result(settings: &Settings, wanted: &AttachRequest, attached: &Attachment) -> Value {
     let mut result = CniResult::default();
     let gateway = |v4: bool| attached.gateways.iter().find(|gateway| gateway.is_ipv4() == v4).copied();
@@ -210,14 +212,14 @@ async fn remove(open_host: &HostAccess, wanted: &AttachRequest) -> Result<(), Ku
     Ok(detach(&*open_host.store, &open_host.agent, &leaving).await?)
 }
 
-/// A container goes: everything that it has in this network, whatever interface is named and wherever the path of its
-/// namespace leads by now (the process number may be another's: it is never opened).
+/// Detaches a container: removes everything that it has in this network, whatever interface the call names.
+/// The path of its namespace is never opened, because the process id may belong to another container now.
 pub(super) async fn del(settings: &Settings, container: &Container) -> Result<(), KurmaError> {
     let open_host = open_host(settings, None).await?;
     clear(settings, &open_host, &container.uuid, Some(&container.ifname)).await
 }
 
-/// Takes away what a container has in this network.
+/// Removes all interfaces and addresses of a container in this network.
 pub(super) async fn clear(
     settings: &Settings,
     open_host: &HostAccess,
@@ -226,7 +228,7 @@ pub(super) async fn clear(
 ) -> Result<(), KurmaError> {
     let mut first = Ok(());
     let (mut ours, others) = interfaces(settings, &*open_host.store, uuid).await?;
-    // One whose endpoint was never written.
+    // Includes an interface whose endpoint was never written.
     if let Some(named) = named
         && !others.iter().any(|other| other == named)
         && !ours.iter().any(|name| name == named)
@@ -253,7 +255,7 @@ pub(super) async fn clear(
     first.and(released.map(drop).map_err(KurmaError::from))
 }
 
-/// The interfaces of a container by name: those of this network, and those of others.
+/// Returns the interface names of a container: those in this network, and those in others.
 async fn interfaces(
     settings: &Settings,
     store: &dyn Store,
@@ -280,5 +282,5 @@ async fn interfaces(
     Ok((ours, others))
 }
 
-/// How long something that seems left over is looked at: an `add` may be at work on it.
+/// Time for which an apparent leftover is observed, because an `add` may still be working on it.
 pub(super) const LEFTOVER_GRACE: Duration = Duration::from_secs(2);

@@ -1,4 +1,5 @@
-//! The configuration of one network: the fields of our CNI plugin, Kurma's own, and two of this door.
+//! Configuration of one network: the fields of Tortie's CNI plugin, Kurma's own, and two that only this
+//! plugin has.
 
 use serde_json::Value;
 
@@ -9,27 +10,27 @@ use crate::plugins::cni::{Config, LogTarget, Strictness};
 use tortie_kernel::container;
 use tortie_store::StoreOptions;
 
-/// Names of this plugin in `type`, which the daemon does not read.
+/// Accepted values of `type`, which the daemon does not read.
 const TYPES: [&str; 5] = ["", "tortie", "tortie-kurma", "tortie-cni", "calico"];
-/// Kurma's fields, and ours behind them.
+/// Kurma's fields, followed by this plugin's.
 const MORE: [&str; 5] = ["aci", "default", "containerInterface", "ports_table", "store_volume"];
 
-/// What a call needs to know.
+/// Settings of a call.
 #[derive(Debug)]
 pub(super) struct Settings {
     pub(super) config: Config,
     pub(super) node: String,
-    /// Beginning of the names of tables of port mappings, of this network alone.
+    /// Prefix of the names of tables for port mappings in this network.
     pub(super) ports_prefix: String,
-    /// The one that earlier versions took.
+    /// The same prefix in earlier versions.
     pub(super) former_ports_prefix: String,
-    /// A folder that holds `store.db`.
+    /// Folder that contains `store.db`.
     pub(super) volume: Option<std::path::PathBuf>,
-    /// The store that the caller names, before the configuration.
+    /// Store that the caller selects; it overrides the configuration.
     pub(super) store: Option<StoreOptions>,
 }
 
-/// Reads a configuration. `None`: a `del` of a network that was never ours.
+/// Parses a configuration; `None` for a `del` of a network of another plugin.
 pub(super) fn read(input: &[u8], verb: Verb) -> Result<Option<Settings>, KurmaError> {
     if let Ok(Value::Object(map)) = serde_json::from_slice::<Value>(input) {
         let text = |field: &str| map.get(field).and_then(Value::as_str).unwrap_or_default();

@@ -1,10 +1,10 @@
-//! The container of a call, from the arguments.
+//! Arguments of a call that identify the container.
 
 use std::path::PathBuf;
 
 use super::error::KurmaError;
 
-/// The container that `add` and `del` are about.
+/// The container of an `add` or `del`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Container {
     pub(super) netns: PathBuf,
@@ -12,7 +12,7 @@ pub(super) struct Container {
     pub(super) ifname: String,
 }
 
-/// Reads the arguments of `add` and `del`: namespace, UUID, and the interface, `eth0` where there is none.
+/// Parses the arguments of `add` and `del`: namespace, UUID, and the interface, which defaults to `eth0`.
 pub(super) fn container(args: &[String]) -> Result<Container, KurmaError> {
     let (netns, uuid, ifname) = match args {
         [netns, uuid] => (netns, uuid, ""),
@@ -25,7 +25,7 @@ pub(super) fn container(args: &[String]) -> Result<Container, KurmaError> {
     if !crate::plugins::cni::is_identifier(uuid) || uuid.len() > 128 {
         return Err(KurmaError(format!("`{uuid}` is no container's UUID")));
     }
-    // The daemon passes an empty text when the configuration names no interface.
+    // The daemon passes an empty text if the configuration names no interface.
     let ifname = if ifname.is_empty() { "eth0" } else { ifname };
     Ok(Container { netns: netns.into(), uuid: uuid.clone(), ifname: ifname.to_owned() })
 }

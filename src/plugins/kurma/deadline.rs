@@ -1,15 +1,15 @@
-//! How long calls may take.
+//! Time limits of calls.
 
 use std::time::Duration;
 
 use super::error::KurmaError;
 
-/// The daemon waits 60 s at most; a call of ours is given up after this, and then taken back.
+/// Limit of a call, after which it is undone; the daemon waits at most 60 s.
 pub(super) const LIMIT: Duration = Duration::from_secs(45);
-/// The longest that taking back may take.
+/// Limit of undoing a call.
 pub(super) const CLEANUP: Duration = Duration::from_secs(10);
 
-/// Gives up after `limit`.
+/// Runs `work` with a time limit.
 pub(super) async fn within<T>(
     limit: Duration,
     work: impl Future<Output = Result<T, KurmaError>>,

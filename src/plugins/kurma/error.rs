@@ -1,8 +1,8 @@
-//! The error of a call.
+//! Error of a call.
 
 use crate::plugins::cni::CniError;
 
-/// Why a call fails: one line for people.
+/// Error of a call: one line for people.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct KurmaError(pub(super) String);

@@ -1,9 +1,10 @@
-//! Where store and agent are, for a process in a container that sees no files of the host.
+//! Finds the store and the agent from a container that sees no files of the host.
 //!
-//! The store is the etcd of the configuration; else the file that the configuration (or the default) names, in this
-//! container or on the host, whose files are below `/proc/1/root` when the process ids are shared; else `store.db` in the
-//! volume of the configuration. SQLite resolves symbolic links by their text, and `/proc/1/root` says `/`: to open the
-//! host's file the process makes the host's root its own.
+//! The store is the etcd of the configuration; otherwise the file that the configuration (or the default)
+//! names, in this container or on the host, whose files are below `/proc/1/root` if the process ids are
+//! shared; otherwise `store.db` in the volume of the configuration. SQLite resolves symbolic links by their
+//! text, and `/proc/1/root` links to `/`: to open the host's file, the process changes its root to the
+//! host's.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -17,24 +18,24 @@ use crate::plugins::attach::AgentClient;
 use crate::plugins::cni::store_options;
 use tortie_store::{Store, StoreUrl};
 
-/// The host's files as a process that shares its process ids sees them.
+/// Root of the host's files, for a process that shares its process ids.
 const HOST_ROOT: &str = "/proc/1/root";
 const SOCKET: &str = "/run/tortie/tortie.sock";
-/// The name of the store's file in a volume.
+/// File name of the store in a volume.
 const FILE: &str = "store.db";
 
-/// What a call works with.
+/// Store and agent of a call.
 pub(super) struct HostAccess {
     pub(super) store: Arc<dyn Store>,
     pub(super) agent: AgentClient,
-    /// The namespace as it can be opened from now on, and what keeps it so.
+    /// Path by which the namespace can be opened after a change of the root; `_open` keeps it valid.
     pub(super) netns: Option<PathBuf>,
     _open: Option<File>,
 }
 
-/// Finds store and agent. `netns` is opened first: its path may mean nothing under another root.
+/// Finds store and agent. `netns` is opened first, because its path may be invalid under another root.
 pub(super) async fn open_host(settings: &Settings, netns: Option<&Path>) -> Result<HostAccess, KurmaError> {
-    // A namespace that is gone is said by whoever needs it.
+    // A missing namespace is reported by the step that needs it.
     let open = netns.and_then(|path| File::open(path).ok());
     let config = &settings.config;
     let configured = || store_options(config.datastore.as_ref(), |name| std::env::var_os(name));
@@ -82,7 +83,7 @@ fn below_host(path: &Path) -> Option<PathBuf> {
     path.strip_prefix("/").ok().map(|path| Path::new(HOST_ROOT).join(path))
 }
 
-/// Whether process 1 has another root than this one.
+/// True if process 1 has another root than this process.
 fn other_root() -> bool {
     let id = |path: &str| std::fs::metadata(path).map(|meta| (meta.dev(), meta.ino()));
     match (id("/"), id(HOST_ROOT)) {

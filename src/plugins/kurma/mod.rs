@@ -1,16 +1,19 @@
-//! The network plugin of Kurma: `/opt/network/setup`, `add` and `del` of its container, all this one executable.
+//! The network plugin of Kurma: `/opt/network/setup`, `add` and `del` of its container are this one
+//! executable.
 //!
-//! What it does: the contract of Kurma's network document, for both generations of its daemon. What it does not: choose
-//! addresses (ipam), make interfaces (attach), keep a process of its own (there is nothing to do between calls).
+//! It implements the contract of Kurma's network document, for both generations of its daemon. It does not
+//! select addresses (ipam) or create interfaces (attach), and no process runs between calls.
 //!
 //! ```text
-//!  argv, stdin --config.rs--> Settings --host.rs--> store, socket (in the configuration, on the host, in a volume)
+//!  argv, stdin --config.rs--> Settings --host.rs--> store, socket (configured, on the host, in a volume)
 //!     setup --> setup.rs: a read, a write, repairs          add, del --> calls.rs --> ipam, attach
-//!  stdout: one object of a successful add, nothing else; stderr: one line of a failure, nothing on success
+//!  stdout: one object after a successful add, otherwise nothing
+//!  stderr: one line after a failure, otherwise nothing
 //! ```
 //!
-//! The daemon reads stdout and stderr as one pipe and parses the whole of it after a successful `add`, so that not even a
-//! warning may be printed. It kills after 60 seconds; we give up before that, in order, and leave nothing behind.
+//! The daemon reads stdout and stderr as one pipe and parses all of it after a successful `add`, so not even
+//! a warning may be printed. The daemon kills a call after 60 seconds; the call ends itself before that, and
+//! undoes its steps in order.
 
 mod calls;
 mod config;
@@ -32,10 +35,10 @@ use tortie_store::StoreOptions;
 pub use self::error::KurmaError;
 pub use self::verb::Verb;
 
-/// Longest configuration, in octets.
+/// Maximum size of a configuration in octets.
 const INPUT_MAX: u64 = 1 << 20;
 
-/// Runs the verb as the daemon calls it: configuration on stdin, the answer on stdout.
+/// Executes a verb as the daemon calls it: configuration on stdin, result on stdout.
 #[must_use]
 pub fn run(verb: Verb, args: &[String]) -> ExitCode {
     let written = match on_stdin(verb, args, None) {
@@ -55,10 +58,10 @@ pub fn run(verb: Verb, args: &[String]) -> ExitCode {
     }
 }
 
-/// One call with the configuration on stdin: what `add` answers.
+/// Executes one call with the configuration on stdin, and returns the result of `add`.
 ///
 /// # Errors
-/// Why not. Whatever was begun is taken back.
+/// If the call fails; all its steps are undone.
 pub fn on_stdin(
     verb: Verb,
     args: &[String],
@@ -67,15 +70,15 @@ pub fn on_stdin(
     call_on(store, verb, args, &input()?)
 }
 
-/// One call: what `add` answers.
+/// Executes one call, and returns the result of `add`.
 ///
 /// # Errors
-/// Why not. Whatever was begun is taken back.
+/// If the call fails; all its steps are undone.
 pub fn call(verb: Verb, args: &[String], input: &[u8]) -> Result<Option<String>, KurmaError> {
     call_on(None, verb, args, input)
 }
 
-/// The same on a store that the caller names; `None`: the configuration does.
+/// Executes one call with the store of the caller; `None` uses the store of the configuration.
 fn call_on(
     store: Option<StoreOptions>,
     verb: Verb,
@@ -107,7 +110,7 @@ fn call_on(
     if verb == Verb::SetupWait && answer.is_ok() {
         runtime.block_on(stop_signal());
     }
-    // A store that does not answer is not waited for.
+    // Does not wait for a store that does not answer.
     runtime.shutdown_background();
     answer
 }
@@ -159,7 +162,8 @@ mod tests {
         assert!(error.contains("mynet") && error.contains("`bridge`") && error.contains("tortie"), "{error}");
         let three = args(&["/proc/4194305/ns/net", "146d7cef-fbf6-41da-a2f8-eba218597f9c", "eth0"]);
         assert!(call(Verb::Add, &three, bridge).is_err());
-        // The daemon calls it for every network whose setup failed, too: nothing of it is ours.
+        // The daemon also calls `del` for every network whose setup failed; this network is of another
+        // plugin.
         assert_eq!(call(Verb::Del, &three, bridge), Ok(None));
     }
 

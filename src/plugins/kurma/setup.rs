@@ -1,4 +1,4 @@
-//! `setup`: whether the plugin can work, and what earlier calls left behind.
+//! `setup`: checks that the plugin can work, and removes what earlier calls left.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
@@ -16,7 +16,7 @@ use tortie_engine::ipam::{Ipam, Keyspace};
 use tortie_kernel::container;
 use tortie_store::{Op, Outcome, Store, Txn};
 
-/// Proves the store with a read and a write, the settings and the kernel by looking, then repairs.
+/// Checks the store by a read and a write, and the settings and the kernel by reads, then removes leftovers.
 pub(super) async fn setup(settings: &Settings) -> Result<(), KurmaError> {
     host_network()?;
     let open_host = open_host(settings, None).await?;
@@ -27,7 +27,8 @@ pub(super) async fn setup(settings: &Settings) -> Result<(), KurmaError> {
     repair(settings, &open_host).await
 }
 
-/// In another network than the host's every interface seems to be gone, and everything would be repaired away.
+/// Rejects a container with its own network namespace: there, every interface would appear to be gone, and
+/// the repair would remove everything.
 fn host_network() -> Result<(), KurmaError> {
     let id = |path: &str| std::fs::metadata(path).map(|meta| (meta.dev(), meta.ino()));
     match (id("/proc/1/ns/net"), id("/proc/self/ns/net")) {
@@ -38,7 +39,7 @@ fn host_network() -> Result<(), KurmaError> {
     }
 }
 
-/// A key of this call comes and goes.
+/// Writes a key of this call and deletes it.
 async fn write(settings: &Settings, store: &dyn Store) -> Result<(), KurmaError> {
     let pid = std::process::id();
     let node = tortie_config::key::escape(&settings.node);
@@ -54,7 +55,8 @@ async fn write(settings: &Settings, store: &dyn Store) -> Result<(), KurmaError>
     Ok(())
 }
 
-/// Interfaces whose prefix the agent does not know get no routes and no rules.
+/// Checks that the agent handles this interface prefix; otherwise interfaces would get no routes and no
+/// rules.
 async fn prefixes(settings: &Settings, store: &dyn Store) -> Result<(), KurmaError> {
     let prefix = &settings.config.interface_prefix;
     let name = "InterfacePrefix";
@@ -75,9 +77,10 @@ async fn prefixes(settings: &Settings, store: &dyn Store) -> Result<(), KurmaErr
     )))
 }
 
-/// What calls that were killed, and containers that ended while nobody watched, left of this network on this host.
+/// Removes what killed calls, and containers that ended while no daemon ran, left of this network on this
+/// host.
 async fn repair(settings: &Settings, open_host: &HostAccess) -> Result<(), KurmaError> {
-    // An endpoint is written after its interface: without one its container is gone.
+    // An endpoint is written after its interface exists, so without an interface its container is gone.
     for (uuid, endpoint) in endpoints(settings, &*open_host.store).await? {
         if container::alias_of(&endpoint.name)?.is_none() {
             calls::clear(settings, open_host, &uuid, None).await?;
@@ -113,7 +116,7 @@ enum Leftover {
     Addresses(String),
 }
 
-/// Everything of ours that no endpoint has.
+/// Returns interfaces, port mappings and addresses of this network without endpoint.
 async fn stray(settings: &Settings, store: &dyn Store) -> Result<BTreeSet<Leftover>, KurmaError> {
     let prefix = format!("tortie {ORCHESTRATOR}/");
     let interfaces = container::orphans(&prefix)?;
@@ -121,7 +124,7 @@ async fn stray(settings: &Settings, store: &dyn Store) -> Result<BTreeSet<Leftov
         container::mapped_tables(&settings.ports_prefix)?.into_iter().collect();
     mapped.extend(container::mapped_tables(&settings.former_ports_prefix)?);
     let handles = handles(settings, store).await?;
-    // Read last: what has come since is there.
+    // Endpoints are read last, so that those of concurrent calls are included.
     let all = all_endpoints(settings, store).await?;
     let mut stray = BTreeSet::new();
     for (name, _) in interfaces {
@@ -140,7 +143,7 @@ async fn stray(settings: &Settings, store: &dyn Store) -> Result<BTreeSet<Leftov
 
 type Endpoint = (String, String, WorkloadEndpoint);
 
-/// Kurma's endpoints on this host: container, interface, value.
+/// Returns Kurma's endpoints on this host: container, interface, value.
 async fn all_endpoints(settings: &Settings, store: &dyn Store) -> Result<Vec<Endpoint>, KurmaError> {
     let all = store.list(&[prefix::workloads_of(&settings.node)]).await?;
     let read = |entry: &tortie_store::KeyValue| match entry.key.parse::<Key>() {
@@ -154,7 +157,7 @@ async fn all_endpoints(settings: &Settings, store: &dyn Store) -> Result<Vec<End
     Ok(all.entries.iter().filter_map(read).collect())
 }
 
-/// Those of this network.
+/// Returns Kurma's endpoints of this network on this host.
 async fn endpoints(
     settings: &Settings,
     store: &dyn Store,
@@ -164,7 +167,7 @@ async fn endpoints(
     Ok(all.into_iter().map(|(uuid, _, endpoint)| (uuid, endpoint)).collect())
 }
 
-/// The handles of this network's addresses in this host's own blocks.
+/// Returns the handles of this network's addresses in this host's own blocks.
 async fn handles(settings: &Settings, store: &dyn Store) -> Result<BTreeSet<String>, KurmaError> {
     let space = Keyspace::Global;
     let mut found = BTreeSet::new();

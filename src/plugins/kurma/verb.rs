@@ -1,20 +1,20 @@
-//! The verbs of the plugin, each an executable of its own to the daemon.
+//! Verbs of the plugin; the daemon calls each as an executable of its own.
 
-/// The verb of a call.
+/// Verb of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verb {
-    /// Proves that the plugin can work, and repairs what is left over.
+    /// Checks that the plugin can work, and removes leftovers.
     Setup,
-    /// The same, and stays until it is told to end: Kurma's second generation takes the end of it for a failure.
+    /// As `Setup`, and then waits for a signal: Kurma's second generation takes an exit for a failure.
     SetupWait,
-    /// A container comes.
+    /// Attaches a container.
     Add,
-    /// A container goes.
+    /// Detaches a container.
     Del,
 }
 
 impl Verb {
-    /// The verb that an executable of this name is for.
+    /// Returns the verb of an executable with this name.
     #[must_use]
     pub fn of(name: &str) -> Option<Self> {
         match name {

@@ -1,4 +1,5 @@
-//! Addresses of one attachment by our own IPAM: given, framed for bridges, checked, taken back.
+//! Addresses of one attachment from Tortie's IPAM: allocation, check and release, and the subnets and
+//! gateways that bridges need.
 
 pub(super) mod names;
 pub(super) mod requests;
@@ -19,7 +20,7 @@ use crate::plugins::cni::protocol::result::Ip;
 use tortie_engine::ipam::{AddressRange, AddressRequest, Allocation, AllocationRequest, Ipam, IpamError};
 use tortie_store::StoreError;
 
-/// How often an address that a network has for itself is passed over.
+/// Maximum number of exchanged addresses, because the network reserves them.
 const TRIES: usize = 8;
 
 impl From<IpamError> for CniError {
@@ -52,7 +53,7 @@ impl From<StoreError> for CniError {
     }
 }
 
-/// Whose addresses they are, and where.
+/// Allocates the addresses of one attachment.
 #[derive(Clone, Copy)]
 pub(in crate::plugins::cni) struct AddressAllocator<'a> {
     pub(in crate::plugins::cni) ipam: &'a Ipam,
@@ -75,8 +76,9 @@ impl AddressAllocator<'_> {
         }
     }
 
-    /// Gives the addresses that the call asks for. What the attachment still holds from an earlier `ADD` whose `DEL` never came
-    /// (the host was restarted) is released first: one attachment has one set of addresses.
+    /// Allocates the addresses that the call requests. First it releases addresses that the attachment still
+    /// holds from an earlier `ADD` without `DEL` (after a restart of the host), because one attachment has
+    /// one set of addresses.
     pub(in crate::plugins::cni) async fn assign(
         &self,
         env: &EnvArgs,
@@ -92,7 +94,7 @@ impl AddressAllocator<'_> {
         match allocate(self.ipam, request, Some(&self.identity.host_ifname)).await {
             Ok(given) => Ok(address_requests.into_iter().zip(given).collect()),
             Err(error) => {
-                // An answer that was lost may have been a yes.
+                // The transaction may have been committed although its answer was lost.
                 if matches!(error, IpamError::Store(_)) {
                     let _ = self.take_back().await;
                 }
@@ -101,8 +103,9 @@ impl AddressAllocator<'_> {
         }
     }
 
-    /// Releases what the handle holds on this host. Container ids may be names that people choose (`ctr run`), and another
-    /// host's container of that name keeps what it has. Addresses of older writers do not say whose they are.
+    /// Releases the addresses of the handle on this host. A container id may be a name that users choose
+    /// (`ctr run`), and a container of the same name on another host keeps its addresses. Addresses of older
+    /// writers have no `node` attribute and are released, too.
     async fn take_back(&self) -> Result<Vec<IpAddr>, IpamError> {
         let handle = &self.identity.handle;
         let held = self.ipam.allocated_to(handle).await?;
@@ -115,13 +118,14 @@ impl AddressAllocator<'_> {
             }
         }
         if own.len() == held.len() {
-            // The handle itself goes, too, also one that a crash left without addresses.
+            // Releasing the whole handle also deletes it, even if a crash left it without addresses.
             return self.ipam.release_handle(handle).await;
         }
         Ok(self.ipam.release(&own, Some(handle)).await?.released)
     }
 
-    /// Takes back what the attachment holds; `addrs`: what its endpoint had, which older writers gave under other handles.
+    /// Releases the addresses of the attachment; `addrs` are those of its endpoint, which older writers
+    /// allocated under other handles.
     pub(in crate::plugins::cni) async fn release(&self, addrs: &[IpAddr]) -> Result<(), CniError> {
         let released = self.take_back().await?;
         let left: Vec<IpAddr> = addrs.iter().filter(|addr| !released.contains(addr)).copied().collect();
@@ -133,7 +137,7 @@ impl AddressAllocator<'_> {
         Ok(())
     }
 
-    /// Which of these addresses the attachment does not hold.
+    /// Returns the addresses among `addrs` that the attachment does not hold.
     pub(in crate::plugins::cni) async fn missing_families(
         &self,
         addrs: &[IpAddr],
@@ -149,8 +153,9 @@ impl AddressAllocator<'_> {
         Ok(lacking)
     }
 
-    /// Addresses for a plugin that makes a network on the host, such as bridge: each with the length of its network and the
-    /// gateway. Addresses that the network has for itself are passed over and kept for the host.
+    /// Allocates addresses for a plugin that creates a network on the host, such as bridge: each with the
+    /// prefix length of its network and a gateway. Addresses that the network reserves are skipped and kept
+    /// allocated for the host.
     pub(in crate::plugins::cni) async fn assign_framed(
         &self,
         env: &EnvArgs,
@@ -176,7 +181,7 @@ impl AddressAllocator<'_> {
             let mut unusable = Vec::new();
             let mut frame = self.frame_of(&request, &given, calico).await?;
             if self.config.kind == "bridge" && frame.net.len() < given.block.len() {
-                // Routes to the block are narrower than the bridge's to its network.
+                // Routes to the block are more specific than the bridge's route to its network.
                 let msg = format!(
                     "the bridge's network {} is wider than {}, the block that this host announces: packets to its \
                      containers would end in the block's blackhole; leave `ranges`, `subnet` and `prefix_length` out, or give \
@@ -209,7 +214,7 @@ impl AddressAllocator<'_> {
         Ok(ips)
     }
 
-    /// The network that an address is in, for those who need one.
+    /// Returns the network of an address, for plugins that need one.
     async fn frame_of(
         &self,
         request: &CniAddressRequest,
@@ -233,8 +238,9 @@ impl AddressAllocator<'_> {
         }
     }
 
-    /// A block with its gateway: the one that this network has there already, else the first address, else any: a container
-    /// without a bridge may have the first one.
+    /// Returns the block as network with its gateway: the one that this network already has in the block,
+    /// otherwise the first address, otherwise any address, because a container without a bridge may hold the
+    /// first one.
     async fn frame_of_block(&self, given: &Allocation) -> Result<Framed, CniError> {
         let block = given.block;
         let frame = Framed::new(block, None);
@@ -246,7 +252,7 @@ impl AddressAllocator<'_> {
             return Ok(Framed { gateway: Some(gateway), ..frame });
         }
         if given.addr == first {
-            // The caller gets another one, and this one becomes the gateway.
+            // The caller exchanges its address, and this one becomes the gateway.
             return Ok(frame);
         }
         let any = AddressRange { subnet: block, first: None, last: None, except: ends.to_vec() };
@@ -256,7 +262,7 @@ impl AddressAllocator<'_> {
                     let gateway = given.first().map_or(first, |given| given.addr);
                     return Ok(Framed { gateway: Some(gateway), ..frame });
                 }
-                // Passed over a moment ago, and released before it becomes the gateway.
+                // The address was skipped before, and is released before it becomes the gateway.
                 Err(IpamError::AddressInUse { holder: Some(holder), .. })
                     if holder == self.identity.handle =>
                 {
@@ -269,7 +275,7 @@ impl AddressAllocator<'_> {
         Ok(frame)
     }
 
-    /// What the networks of bridges have for themselves on this host.
+    /// Returns the handle of addresses that networks of bridges reserve on this host.
     fn gateway_handle(&self) -> String {
         format!("tortie-gateway.{}.{}", self.config.name, self.node)
     }
@@ -280,7 +286,7 @@ impl AddressAllocator<'_> {
         request
     }
 
-    /// Keeps the addresses that the network has for itself from being given to anybody else on this host.
+    /// Allocates the reserved addresses of the network, so that no other attachment on this host gets them.
     async fn reserve(&self, frame: &Framed) -> Result<(), CniError> {
         let handle = self.gateway_handle();
         for addr in frame.own() {
@@ -288,7 +294,7 @@ impl AddressAllocator<'_> {
                 Some(held) if held.handle.as_deref() == Some(&handle) => continue,
                 Some(held) if Some(addr) == frame.gateway => {
                     let holder = held.handle.unwrap_or_else(|| "a holder without a handle".into());
-                    // Another network of this host, or of another one, may be behind the same gateway.
+                    // Another network of this host or of another one may use the same gateway.
                     if holder.starts_with("tortie-gateway.") {
                         continue;
                     }
@@ -302,12 +308,13 @@ impl AddressAllocator<'_> {
                 None => {}
             }
             match self.ipam.assign(&self.gateway_request(AddressRequest::Exact(addr))).await {
-                // A gateway outside of the pools is nobody's; a second call of this host was faster.
+                // A gateway outside of the pools needs no allocation; or a concurrent call of this host
+                // allocated it.
                 Ok(_)
                 | Err(
                     IpamError::OutsidePools { .. } | IpamError::AddressInUse { .. } | IpamError::Disabled(_),
                 ) => {}
-                // Of a network that spans other hosts' blocks.
+                // The address is in a block of another host, which the network spans.
                 Err(IpamError::StrictOwner { .. }) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -324,14 +331,14 @@ pub(in crate::plugins::cni) struct Framed {
 }
 
 impl Framed {
-    /// Without a gateway that somebody names it is the network's first address, as bridge and host-local have it.
+    /// Creates a network; without a given gateway it is the first address, as with bridge and host-local.
     pub(in crate::plugins::cni) fn new(net: Cidr, gateway: Option<IpAddr>) -> Self {
         let room = net.max_len() - net.len();
         let first = if room >= 2 { net.nth(1) } else { None };
         Self { net, gateway: gateway.or(first) }
     }
 
-    /// What nobody else may have: the gateway, and in IPv4 the network's address and its broadcast address.
+    /// Returns the reserved addresses: the gateway, and for IPv4 the network and broadcast addresses.
     pub(in crate::plugins::cni) fn own(&self) -> Vec<IpAddr> {
         let mut own: Vec<IpAddr> = self.gateway.into_iter().collect();
         if self.net.is_v4() && self.net.len() <= 30 {

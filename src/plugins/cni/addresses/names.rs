@@ -1,4 +1,5 @@
-//! Whose interface it is: keys, handles, profiles, labels and names, as design and Calico have them. Pure.
+//! Names of an attachment: keys, handles, profiles, labels and interface names, compatible with Calico. It
+//! does no I/O.
 
 use serde_json::{Map, Value, json};
 use tortie_config::key::EndpointKey;
@@ -10,32 +11,32 @@ use crate::plugins::cni::config::args::EnvArgs;
 use crate::plugins::cni::protocol::error::{CniError, code};
 use tortie_engine::model::endpoint_name::NAME_LABEL;
 
-/// The label that names the network of an endpoint. `GC` finds a network's endpoints by it, and selectors may use it.
+/// Label with the network of an endpoint. `GC` finds a network's endpoints by it, and selectors may use it.
 pub const NETWORK_LABEL: &str = "tortie/network";
-/// The label that names the namespace of a pod, as Calico's first generations have it.
+/// Label with the namespace of a pod, as in the first generations of Calico.
 const NAMESPACE_LABEL: &str = "calico/k8s_ns";
 
-/// What a call is about.
+/// Names that belong to one attachment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
-    /// The endpoint.
+    /// Key of the endpoint.
     pub key: EndpointKey,
-    /// The handle of its addresses.
+    /// Handle of its addresses.
     pub handle: String,
-    /// Handles that older writers used for it; its own addresses only are released from them.
+    /// Handles that older writers used for it. Only the attachment's own addresses are released from them.
     pub old_handles: Vec<String>,
-    /// The interface on the host.
+    /// Name of the interface on the host.
     pub host_ifname: InterfaceName,
-    /// The profile of the endpoint.
+    /// Profile of the endpoint.
     pub profile: ProfileChoice,
-    /// The labels of the endpoint.
+    /// Labels of the endpoint.
     pub labels: Labels,
     /// Namespace and name of the pod.
     pub pod: Option<(String, String)>,
 }
 
-/// The handle of an attachment. The first interface has Calico's form; further ones of a container in the same network have
-/// their name in it, so that one can go without the others.
+/// Returns the handle of an attachment. The first interface has Calico's form; further interfaces of a
+/// container in the same network add their name, so that one can be removed without the others.
 #[must_use]
 pub fn handle(network: &str, container_id: &str, ifname: &str) -> String {
     if ifname == "eth0" {
@@ -46,10 +47,10 @@ pub fn handle(network: &str, container_id: &str, ifname: &str) -> String {
 }
 
 impl Identity {
-    /// Of a container's interface.
+    /// Computes the names for a container's interface.
     ///
     /// # Errors
-    /// Code 7 when the interface prefix leaves no room for a name.
+    /// Code 7 if the interface prefix leaves no room for a name.
     pub fn new(
         config: &Config,
         env: &EnvArgs,
@@ -62,7 +63,7 @@ impl Identity {
             Some((namespace, name)) => ("k8s", format!("{namespace}.{name}")),
             None => ("cni", container_id.to_owned()),
         };
-        // Two interfaces of one container are two on the host.
+        // Two interfaces of one container need two interfaces on the host.
         let id = if ifname == "eth0" { workload.clone() } else { format!("{workload}.{ifname}") };
         let host_ifname = host_interface(&config.interface_prefix, &id)
             .map_err(|why| CniError::new(code::CONFIG, format!("`interface_prefix`: {why}")))?;
@@ -76,7 +77,7 @@ impl Identity {
             None => ProfileChoice::Create(config.name.clone()),
         };
         if let (None, Some(name)) = (&pod, &env.pod) {
-            // podman's name of the container.
+            // podman passes the name of the container in this variable.
             labels.entry(NAME_LABEL.into()).or_insert_with(|| name.clone());
         }
         if let Some((namespace, _)) = &pod {
@@ -101,7 +102,7 @@ impl Identity {
         })
     }
 
-    /// What is remembered with an address.
+    /// Returns the attributes that are stored with an address.
     #[must_use]
     pub fn attributes(&self, node: &str, now: &str) -> Map<String, Value> {
         let mut attributes = Map::new();

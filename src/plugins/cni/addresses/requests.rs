@@ -1,8 +1,9 @@
-//! Which addresses a call asks IPAM for. Pure.
+//! Computes the addresses that a call requests from IPAM. It does no I/O.
 //!
-//! One rule for each family: an address that was asked for takes the place of one that IPAM would choose. Addresses come, by
-//! precedence, from `runtimeConfig.ips`, `args.cni.ips`, `IP` of `CNI_ARGS`. With `ipRanges` each outer element gives exactly one
-//! address, and an address that was asked for has to lie in one of them.
+//! One rule applies to each family: a requested address replaces one that IPAM would choose. Requested
+//! addresses come, in order of precedence, from `runtimeConfig.ips`, `args.cni.ips` and `IP` of `CNI_ARGS`.
+//! With `ipRanges` each outer element gives exactly one address, and a requested address must be in one of
+//! them.
 
 use std::net::IpAddr;
 
@@ -16,19 +17,19 @@ use crate::plugins::cni::config::runtime::IpRange;
 use crate::plugins::cni::protocol::error::{CniError, code};
 use tortie_engine::ipam::{AddressRange, AddressRequest};
 
-/// One address that is wanted.
+/// Request for one address.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CniAddressRequest {
-    /// What IPAM is asked for.
+    /// Request to IPAM.
     pub want: AddressRequest,
-    /// The ranges that it comes from, with their gateways.
+    /// Ranges that contain the address, with their gateways.
     pub ranges: Vec<IpRange>,
 }
 
-/// What a call asks for.
+/// Returns the address requests of a call.
 ///
 /// # Errors
-/// Code 7 when nothing is wanted, or an address that was asked for lies outside of the ranges that were given.
+/// Code 7 if no address is requested, or a requested address is outside of the given ranges.
 pub fn address_requests(config: &Config, env: &EnvArgs) -> Result<Vec<CniAddressRequest>, CniError> {
     let (at, mut asked) = asked(config, env);
     let mut seen = Vec::new();
@@ -93,7 +94,7 @@ pub fn address_requests(config: &Config, env: &EnvArgs) -> Result<Vec<CniAddress
     Ok(address_requests)
 }
 
-/// The addresses that somebody asked for, and where they stand.
+/// Returns the requested addresses, and the field that they come from.
 fn asked(config: &Config, env: &EnvArgs) -> (&'static str, Vec<IpAddr>) {
     if !config.runtime.ips.is_empty() {
         ("runtimeConfig.ips", config.runtime.ips.clone())

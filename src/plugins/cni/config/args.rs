@@ -1,7 +1,7 @@
-//! What callers add: `CNI_ARGS`, and `args` in the configuration.
+//! Arguments that callers add: `CNI_ARGS`, and `args` in the configuration.
 //!
-//! `args` is information that a plugin may pass over, so what is malformed there is noted and left out. `CNI_ARGS` names an
-//! address or a MAC address that somebody wants, so what is malformed there is an error.
+//! A plugin may ignore `args`, so malformed parts are noted and ignored. `CNI_ARGS` requests an IP or MAC
+//! address, so malformed parts are errors.
 
 use std::net::IpAddr;
 
@@ -13,16 +13,16 @@ use crate::plugins::cni::protocol::address;
 use crate::plugins::cni::protocol::error::{CniError, code, short};
 use crate::plugins::cni::protocol::json::{Object, elements};
 
-/// `CNI_ARGS`, taken apart.
+/// Parsed `CNI_ARGS`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EnvArgs {
-    /// `IP`
+    /// `IP`: requested address.
     pub ip: Option<IpAddr>,
-    /// `MAC`
+    /// `MAC`: requested MAC address.
     pub mac: Option<MacAddr>,
-    /// `K8S_POD_NAMESPACE`
+    /// `K8S_POD_NAMESPACE`: namespace of the pod.
     pub pod_namespace: Option<String>,
-    /// `K8S_POD_NAME`
+    /// `K8S_POD_NAME`: name of the pod.
     pub pod: Option<String>,
 }
 
@@ -31,17 +31,17 @@ fn bad(text: String) -> CniError {
 }
 
 impl EnvArgs {
-    /// Reads `CNI_ARGS`: `NAME=VALUE` pairs with semicolons between them, in any order.
+    /// Parses `CNI_ARGS`: `NAME=VALUE` pairs separated by semicolons, in any order.
     ///
     /// # Errors
-    /// Code 4 for a pair without `=`, a malformed address, and names that we do not know unless `IgnoreUnknown=1` is among
-    /// the pairs. Names that begin with `K8S_` are Kubernetes' and always known.
+    /// Code 4 for a pair without `=`, a malformed address, and unknown names unless `IgnoreUnknown=1` is
+    /// among the pairs. Names that begin with `K8S_` belong to Kubernetes and are always accepted.
     pub fn parse(text: &str) -> Result<Self, CniError> {
         let (this, error) = Self::read(text);
         error.map_or(Ok(this), Err)
     }
 
-    /// The same, with everything that could be read beside the first error.
+    /// Like [`parse`](Self::parse), but returns all that could be parsed together with the first error.
     #[must_use]
     pub fn read(text: &str) -> (Self, Option<CniError>) {
         let mut this = Self::default();
@@ -61,7 +61,7 @@ impl EnvArgs {
         (this, first)
     }
 
-    /// Takes one pair; false: its name is unknown.
+    /// Applies one pair; `false` if its name is unknown.
     fn take(&mut self, pair: &str, ignore_unknown: &mut bool) -> Result<bool, CniError> {
         let Some((name, value)) = pair.split_once('=') else {
             return Err(bad(format!("CNI_ARGS: `{}` is no NAME=VALUE", short(pair))));
@@ -94,17 +94,18 @@ impl EnvArgs {
     }
 }
 
-/// `args` of the configuration.
+/// Parsed `args` of the configuration.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Args {
     /// Labels for the endpoint.
     pub labels: Labels,
-    /// Addresses that are asked for. With one of these, `IP` of `CNI_ARGS` does not count.
+    /// Requested addresses; if there are any, `IP` of `CNI_ARGS` is ignored.
     pub ips: Vec<IpAddr>,
 }
 
 impl Args {
-    /// Reads `args`: the conventions' part, and Mesos' labels. `notes` gets what is malformed; the rest is somebody else's.
+    /// Parses `args`: the members of the CNI conventions, and the labels of Mesos. Malformed members are
+    /// added to `notes`; members of others are ignored.
     #[must_use]
     pub fn parse(value: &Value, notes: &mut Vec<String>) -> Self {
         let mut this = Self::default();
@@ -113,7 +114,7 @@ impl Args {
             note(CniError::value("args", value, "write an object"));
             return this;
         }
-        // Each step down gives what is there; what is no object is noted by whoever wanted it to be one.
+        // Each level returns what exists; a level that is not an object is noted.
         let mesos = ["org.apache.mesos", "network_info", "labels", "labels"];
         for (path, kind) in [(&["cni", "labels"][..], 'l'), (&["cni", "ips"], 'i'), (&mesos, 'l')] {
             let mut at = "args".to_owned();
@@ -124,7 +125,7 @@ impl Args {
                 at = format!("{at}.{name}");
                 match object {
                     Ok(object) => here = object.get(name),
-                    // Two paths begin in `cni`: one note is enough.
+                    // Two paths begin with `cni`, and one note suffices.
                     Err(error) => {
                         if kind != 'i' {
                             note(error);
@@ -158,7 +159,7 @@ impl Args {
     }
 }
 
-/// A label whose name selectors can write.
+/// Parses a label whose name is valid in selectors.
 fn label(at: &str, value: &Value) -> Result<(String, String), CniError> {
     let object = Object::of(at, value)?.any_case();
     let name = object.text("key")?.unwrap_or_default();

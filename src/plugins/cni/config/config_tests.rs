@@ -80,7 +80,7 @@ fn wrong_types_name_the_field() {
 
 #[test]
 fn calicos_fields_are_read() {
-    // What Calico's installation for Kubernetes wrote, and the one for Mesos.
+    // Configurations that Calico's installers for Kubernetes and Mesos wrote.
     let calico = json!({
         "name": "k8s-pod-network",
         "cniVersion": "0.1.0",
@@ -155,7 +155,7 @@ fn defaults() {
     assert_eq!(ranges[0].except, ["10.65.1.254".parse::<std::net::IpAddr>().unwrap()]);
     let args = EnvArgs::parse("IP=10.65.2.1").unwrap();
     assert!(address_requests(&part, &args).unwrap_err().msg.contains("10.65.1.0/24"));
-    // The fields of another IPAM plugin are its own.
+    // The fields of another IPAM plugin are not checked.
     let foreign = net(json!({"ipam": {"type": "host-local", "subnet": 5, "x": {}}})).unwrap();
     assert_eq!(foreign.ipam.foreign.as_deref(), Some("host-local"));
 }
@@ -195,7 +195,7 @@ fn identities_are_calicos() {
     assert_eq!(second.handle, format!("net.{id}.eth1"));
     assert_ne!(second.host_ifname, cni.host_ifname);
     assert!(second.old_handles.contains(&format!("net.{id}")));
-    // Names that begin alike are different interfaces.
+    // Ids with the same first characters give different interface names.
     let [a, b] = ["default-web1", "default-web2"].map(|id| identity(json!({}), "", id, "eth0").host_ifname);
     assert_ne!(a, b);
     let long = Identity::new(

@@ -1,4 +1,5 @@
-//! Where the data model is: our URL, Calico's etcd fields, the environment, the default; the first that says something.
+//! Address of the data model: from Tortie's URL, Calico's etcd fields, the environment, or the default, in
+//! this order.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -7,10 +8,10 @@ use crate::plugins::cni::protocol::error::{CniError, code};
 use crate::plugins::cni::protocol::json::Object;
 use tortie_store::{DEFAULT_URL, DataModel, StoreOptions, StoreUrl};
 
-/// What a configuration says of the store.
+/// Store settings of a configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Datastore {
-    /// `sqlite:`, `etcd://` or `etcds://`.
+    /// URL: `sqlite:`, `etcd://` or `etcds://`.
     pub url: String,
     /// CA certificate of etcd (PEM).
     pub ca: Option<PathBuf>,
@@ -18,15 +19,15 @@ pub struct Datastore {
     pub cert: Option<PathBuf>,
     /// Key of the client certificate (PEM).
     pub key: Option<PathBuf>,
-    /// User of etcd.
+    /// User name at etcd.
     pub user: Option<String>,
     /// File with the user's password.
     pub password_file: Option<PathBuf>,
-    /// The data model of the store.
+    /// Version of the data model in the store.
     pub data_model: DataModel,
 }
 
-/// The fields that [`parse`] reads.
+/// Fields that [`parse`] reads.
 const FIELDS: [&str; 11] = [
     "datastore",
     "datastore_type",
@@ -41,12 +42,12 @@ const FIELDS: [&str; 11] = [
     "data_model",
 ];
 
-/// Whether a field says where the store is: of the configuration itself, or of its `ipam`.
+/// True if the field belongs to the store settings, in the configuration itself or in its `ipam`.
 pub(in crate::plugins::cni) fn is_field(name: &str) -> bool {
     FIELDS.contains(&name)
 }
 
-/// Reads the fields of a configuration.
+/// Parses the store settings of a configuration.
 pub(in crate::plugins::cni) fn parse(object: &Object<'_>) -> Result<Option<Datastore>, CniError> {
     match object.text("datastore_type")? {
         None | Some("etcd" | "etcdv2" | "etcdv3") => {}
@@ -81,14 +82,14 @@ pub(in crate::plugins::cni) fn parse(object: &Object<'_>) -> Result<Option<Datas
             None => DataModel::default(),
         },
     };
-    // Calico's installers write the names of the files with plain HTTP, too.
+    // Calico's installers write the names of certificate files even with plain HTTP.
     if matches!(parsed, StoreUrl::Etcd { tls: false, .. }) {
         (this.ca, this.cert, this.key) = (None, None, None);
     }
     Ok(Some(this))
 }
 
-/// `http://a:2379,https://b:2379` as Calico writes them.
+/// Converts Calico's list `http://a:2379,https://b:2379` to a URL.
 fn from_endpoints(list: &str) -> Result<String, CniError> {
     let items: Vec<&str> = list.split(',').map(str::trim).filter(|item| !item.is_empty()).collect();
     let tls = items.iter().filter(|item| item.starts_with("https://")).count();
@@ -103,7 +104,8 @@ fn from_endpoints(list: &str) -> Result<String, CniError> {
     Ok(format!("{}://{}", if tls == 0 { "etcd" } else { "etcds" }, hosts.join(",")))
 }
 
-/// How to reach the store. A plugin makes no SQLite file: a misspelt path would be an empty store.
+/// Returns the options for opening the store. A plugin never creates a SQLite file, because a misspelt path
+/// would then be an empty store.
 #[must_use]
 pub fn options(configured: Option<&Datastore>, env: impl Fn(&str) -> Option<OsString>) -> StoreOptions {
     if let Some(given) = configured {

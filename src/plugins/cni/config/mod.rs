@@ -1,4 +1,5 @@
-//! The configuration that a runtime writes to stdin: our fields, Calico's, and what runtimes add.
+//! Parses the configuration that a runtime writes to stdin: Tortie's fields, Calico's, and those that
+//! runtimes add.
 
 pub(super) mod args;
 pub(super) mod datastore;
@@ -21,59 +22,59 @@ use crate::plugins::cni::protocol::json::{Object, elements};
 use crate::plugins::cni::protocol::result::{CniResult, Dns};
 use crate::plugins::cni::protocol::version::Version;
 
-/// A configuration, checked.
+/// A parsed and checked configuration.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Of the configuration; answers have its form.
+    /// Version of the configuration, in which results are written.
     pub version: Version,
-    /// The network.
+    /// Name of the network.
     pub name: String,
-    /// The plugin's name as the configuration has it.
+    /// Name of the plugin in the configuration (`type`).
     pub kind: String,
-    /// Where the data model is, when the configuration says so.
+    /// Store settings, if the configuration has them.
     pub datastore: Option<Datastore>,
     /// This host's name in the data model (`node`, Calico's `nodename` and `hostname`).
     pub node: Option<String>,
-    /// The agent's unix socket.
+    /// Path of the agent's unix socket.
     pub socket: Option<PathBuf>,
-    /// What to do when no agent listens (`agentAbsent`).
+    /// Behaviour if no agent listens (`agentAbsent`).
     pub agent_absent: AgentAbsent,
-    /// In octets; 0 and none: the kernel's default.
+    /// MTU in octets; 0 or none uses the kernel's default.
     pub mtu: Option<u32>,
-    /// What names of host interfaces begin with.
+    /// Prefix of the names of host interfaces.
     pub interface_prefix: String,
-    /// `policy.type` is `k8s`: the profile is the namespace's, `k8s_ns.<namespace>`.
+    /// True if `policy.type` is `k8s`: the profile is that of the namespace, `k8s_ns.<namespace>`.
     pub namespace_profiles: bool,
-    /// Addresses.
+    /// Settings for address allocation.
     pub ipam: IpamSettings,
     /// Name servers of the configuration itself.
     pub dns: Dns,
-    /// What the runtime filled in.
+    /// Arguments of the runtime (`runtimeConfig`).
     pub runtime: RuntimeConfig,
-    /// What callers add.
+    /// Arguments of callers (`args`).
     pub args: Args,
-    /// What the earlier plugins answered.
+    /// Result of the earlier plugins in the chain.
     pub prev_result: Option<CniResult>,
-    /// `GC`: what there still is.
+    /// Attachments that still exist, for `GC`.
     pub valid_attachments: Option<Vec<Attachment>>,
-    /// Where logs go.
+    /// Destination and level of logs.
     pub log: LogSettings,
-    /// What was passed over, for the log.
+    /// Ignored fields, for the log.
     pub notes: Vec<String>,
-    /// Fields that were asked for by name in [`Config::parse`].
+    /// Fields that the caller of [`Config::parse`] requested by name.
     pub more: Map<String, Value>,
 }
 
-/// A container's interface, as `GC` lists them.
+/// Interface of a container, as `GC` lists it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Attachment {
-    /// `CNI_CONTAINERID`
+    /// `CNI_CONTAINERID`: id of the container.
     pub container_id: String,
-    /// `CNI_IFNAME`
+    /// `CNI_IFNAME`: name of the interface.
     pub ifname: String,
 }
 
-/// Ours, Calico's, the specification's; those of the store are with it.
+/// Fields of Tortie, Calico and the specification, except those of the store.
 const FIELDS: [&str; 34] = [
     "cniVersion",
     "cniVersions",
@@ -103,7 +104,7 @@ const FIELDS: [&str; 34] = [
     "log",
     "log_level",
     "log_file_path",
-    // Calico's, without a meaning here.
+    // Fields of Calico that have no effect here.
     "log_file_max_size",
     "log_file_max_age",
     "log_file_max_count",
@@ -112,15 +113,15 @@ const FIELDS: [&str; 34] = [
     "feature_control",
 ];
 
-/// What becomes of fields that are unknown or malformed.
+/// Handling of unknown and malformed fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Strictness {
-    /// An error with key and value: a misspelt field would be passed over silently.
+    /// An error with key and value, because a misspelt field would otherwise be ignored silently.
     Refuse,
-    /// A note for the log, unless it says which network and store it is. For `DEL`: an `ADD` that failed because of a field is
-    /// followed by a `DEL` with the same field, which has to succeed.
+    /// A note for the log, unless the field names the network or the store. For `DEL`: an `ADD` that failed
+    /// because of a field is followed by a `DEL` with the same field, which must succeed.
     Lenient,
-    /// Fields and areas that we do not know are the main plugin's, which calls us for addresses with its own configuration.
+    /// Unknown fields belong to the main plugin, which calls the IPAM plugin with its own configuration.
     Ipam,
 }
 
@@ -137,11 +138,12 @@ impl Strictness {
 }
 
 impl Config {
-    /// Reads a configuration. `more`: further fields that the caller knows, given back in [`Config::more`].
+    /// Parses a configuration. `more` lists further fields that the caller knows, which are returned in
+    /// [`Config::more`].
     ///
     /// # Errors
-    /// Code 6 for what is no JSON object, code 1 for a version that we do not speak, code 2 for unknown fields, code 7 for
-    /// malformed ones; with the version of the answer.
+    /// Code 6 for input that is not a JSON object, code 1 for an unsupported version, code 2 for unknown
+    /// fields, code 7 for malformed ones; with the version for the error's output.
     pub fn parse(bytes: &[u8], strictness: Strictness, more: &[&str]) -> Result<Self, (Version, CniError)> {
         let decode = |msg: String| (Version::NEWEST, CniError::new(code::DECODE, msg));
         if bytes.iter().all(u8::is_ascii_whitespace) {
@@ -167,7 +169,8 @@ impl Config {
         let mut found = Vec::new();
         let name = name(&object)?;
         let ipam_object = object.object("ipam")?;
-        // Below another main plugin our fields may stand beside its own, or where they do not disturb it.
+        // If another main plugin delegates to Tortie, Tortie's fields may be next to that plugin's, or in
+        // `ipam`.
         let ours =
             |ipam: &&Object<'_>| matches!(ipam.text("type"), Ok(None | Some("tortie-ipam" | "calico-ipam")));
         let inner = ipam_object.as_ref().filter(ours);
@@ -228,25 +231,25 @@ impl Config {
         })
     }
 
-    /// The name servers of the answer: the runtime's, else the configuration's.
+    /// Returns the name servers for the result: the runtime's, otherwise the configuration's.
     #[must_use]
     pub fn wanted_dns(&self) -> Option<&Dns> {
         self.runtime.dns.as_ref().or(Some(&self.dns)).filter(|dns| !dns.is_empty())
     }
 }
 
-/// The fields of a configuration that are not ours.
+/// Returns the fields of a configuration that Tortie does not know.
 fn others<'a>(object: &Object<'a>) -> impl Iterator<Item = (&'a String, &'a Value)> {
     object.others(&FIELDS).filter(|(key, _)| !datastore::is_field(key))
 }
 
-/// Fields that cannot be acted on.
+/// Rejects unknown fields, and `ipMasq`, which has no effect here.
 fn fields(object: &Object<'_>, kind: &str, more: &[&str], notes: &mut Vec<String>) -> Result<(), CniError> {
     for (key, value) in others(object) {
         if more.contains(&key.as_str()) {
             continue;
         }
-        // Calico's later plugins have more fields, runtimes have some of their own (with a dot).
+        // Later versions of Calico's plugins have more fields, and runtimes have their own (with a dot).
         if kind.starts_with("calico") || key.contains(['.', '/']) {
             notes.push(format!("field `{key}` is not used"));
             continue;
@@ -277,7 +280,7 @@ fn name(object: &Object<'_>) -> Result<String, CniError> {
     Err(CniError::value("name", value, expected))
 }
 
-/// The list of `GC`; older drafts had `cni.dev/attachments`.
+/// Parses the list of `GC`; older drafts call it `cni.dev/attachments`.
 fn attachments(object: &Object<'_>) -> Result<Option<Vec<Attachment>>, CniError> {
     let names = ["cni.dev/valid-attachments", "cni.dev/attachments"];
     let Some((at, value)) = names.iter().find_map(|name| Some((*name, object.get(name)?))) else {
@@ -297,7 +300,7 @@ fn attachments(object: &Object<'_>) -> Result<Option<Vec<Attachment>>, CniError>
     Ok(Some(list))
 }
 
-/// Pools are named by their prefix.
+/// Parses a list of pools, which are named by their prefixes.
 pub(in crate::plugins::cni) fn pools(ipam: &Object<'_>, name: &str, v4: bool) -> Result<Vec<Cidr>, CniError> {
     let read = |(at, value): (String, &Value)| {
         let text = value.as_str().unwrap_or_default();

@@ -1,7 +1,8 @@
-//! `runtimeConfig`: what the runtime fills in for the capabilities that a configuration declares.
+//! Parses `runtimeConfig`: arguments of the runtime for the capabilities that a configuration declares.
 //!
-//! A plugin has to act on these or fail, so whatever is malformed or unknown is an error with key and value. containerd sends
-//! the names of Go's fields (`HostPort`), libcni and podman those of the conventions (`hostPort`): both are read.
+//! A plugin must apply these or fail, so malformed or unknown areas are errors with key and value. containerd
+//! writes the names of Go's fields (`HostPort`), libcni and podman those of the conventions (`hostPort`):
+//! both are accepted.
 
 use std::net::IpAddr;
 
@@ -19,37 +20,37 @@ use tortie_kernel::container::{Bandwidth, PortMapping, Rate, Transport};
 /// The areas of `runtimeConfig`.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct RuntimeConfig {
-    /// `portMappings`: ports of the host that lead to the container.
+    /// `portMappings`: port mappings from the host to the container.
     pub ports: Vec<PortMapping>,
-    /// `ipRanges`: one address from each outer element, from the first inner range that has room.
+    /// `ipRanges`: one address from each outer element, from the first inner range with free addresses.
     pub ranges: Vec<Vec<IpRange>>,
-    /// `bandwidth`
+    /// `bandwidth`: bandwidth limits.
     pub bandwidth: Bandwidth,
-    /// `dns`: comes back in the result.
+    /// `dns`: name servers, which are returned in the result.
     pub dns: Option<Dns>,
-    /// `ips`: addresses that are asked for.
+    /// `ips`: requested addresses.
     pub ips: Vec<IpAddr>,
-    /// `mac`
+    /// `mac`: requested MAC address.
     pub mac: Option<MacAddr>,
 }
 
-/// A range of addresses with the gateway that plugins below a bridge return.
+/// A range of addresses, with the gateway for plugins that need one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IpRange {
-    /// The addresses that may be given; never the gateway.
+    /// Addresses that may be allocated, which never include the gateway.
     pub range: AddressRange,
-    /// The gateway of the subnet.
+    /// Gateway of the subnet.
     pub gateway: Option<IpAddr>,
 }
 
 const AREAS: [&str; 6] = ["portMappings", "ipRanges", "bandwidth", "dns", "ips", "mac"];
 
 impl RuntimeConfig {
-    /// Reads `runtimeConfig`; without `all` only what concerns addresses, the rest is a main plugin's. `notes` gets what was
-    /// passed over.
+    /// Parses `runtimeConfig`; without `all` only the areas for addresses, because the others are for the
+    /// main plugin. Ignored areas are added to `notes`.
     ///
     /// # Errors
-    /// Code 7 for what is malformed, code 2 for an area that we do not know.
+    /// Code 7 for malformed areas, code 2 for an unknown area.
     pub fn parse(value: &Value, all: bool, notes: &mut Vec<String>) -> Result<Self, CniError> {
         let object = Object::of("runtimeConfig", value)?.any_case();
         if all {
@@ -85,10 +86,10 @@ impl RuntimeConfig {
     }
 }
 
-/// What we cannot act on is an error.
+/// Rejects areas that have no effect here.
 fn known_areas(object: &Object<'_>, notes: &mut Vec<String>) -> Result<(), CniError> {
     for (area, value) in object.others(&AREAS).filter(|(_, value)| !value.is_null()) {
-        // What one runtime has for itself (io.kubernetes.cri.pod-annotations) is information.
+        // An area of a single runtime (io.kubernetes.cri.pod-annotations) is only information.
         if area.contains('.') {
             notes.push(format!("runtimeConfig.{area} is not used"));
             continue;
@@ -106,7 +107,7 @@ fn known_areas(object: &Object<'_>, notes: &mut Vec<String>) -> Result<(), CniEr
     Ok(())
 }
 
-/// Whether all aliases are short ids of containers: podman adds one to each network, and nobody asked for that name.
+/// True if all aliases are short container ids: podman adds one to each network, and no user requested it.
 fn only_short_ids(value: &Value) -> bool {
     let short = |name: &Value| {
         name.as_str().is_some_and(|name| name.len() == 12 && name.bytes().all(|b| b.is_ascii_hexdigit()))
@@ -116,7 +117,7 @@ fn only_short_ids(value: &Value) -> bool {
     })
 }
 
-/// A MAC address that an interface can have.
+/// Rejects MAC addresses that an interface cannot have.
 pub(in crate::plugins::cni) fn unicast(at: &str, mac: MacAddr) -> Result<(), CniError> {
     let [first, ..] = mac.0;
     if first & 1 == 0 && mac.0 != [0; 6] {
@@ -130,7 +131,7 @@ pub(in crate::plugins::cni) fn unicast(at: &str, mac: MacAddr) -> Result<(), Cni
     ))
 }
 
-/// An address in a list.
+/// Parses an address in a list.
 pub(in crate::plugins::cni) fn asked(at: &str, value: &Value) -> Result<IpAddr, CniError> {
     let text = value.as_str().unwrap_or_default();
     address::asked(text).map_err(|expected| CniError::value(at, value, expected))
@@ -172,7 +173,7 @@ fn rate(object: &Object<'_>, direction: &str) -> Result<Option<Rate>, CniError> 
     }
 }
 
-/// One element of `ipRanges`: the ranges of which one gives an address.
+/// Parses one element of `ipRanges`: alternative ranges for one address.
 pub(in crate::plugins::cni) fn range_set(at: &str, value: &Value) -> Result<Vec<IpRange>, CniError> {
     let ranges = elements(at, value)?;
     if ranges.is_empty() {

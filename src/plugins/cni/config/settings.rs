@@ -1,4 +1,4 @@
-//! The parts `ipam` and `log` of a configuration.
+//! The sections `ipam` and `log` of a configuration.
 
 use std::net::IpAddr;
 
@@ -12,37 +12,37 @@ use crate::plugins::cni::protocol::error::CniError;
 use crate::plugins::cni::protocol::json::Object;
 use crate::plugins::cni::protocol::result::Route;
 
-/// Whose addresses, and which.
+/// Settings for address allocation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct IpamSettings {
-    /// Another plugin gives the addresses: its name. `None`: we do.
+    /// Name of another IPAM plugin that allocates the addresses; `None` for Tortie's IPAM.
     pub foreign: Option<String>,
-    /// An IPv4 address (default yes).
+    /// True to allocate an IPv4 address (default true).
     pub ipv4: bool,
-    /// An IPv6 address (default no).
+    /// True to allocate an IPv6 address (default false).
     pub ipv6: bool,
-    /// IPv4 pools that the address may come from; empty: all.
+    /// IPv4 pools to allocate from; empty for all pools.
     pub ipv4_pools: Vec<Cidr>,
-    /// IPv6 pools that the address may come from; empty: all.
+    /// IPv6 pools to allocate from; empty for all pools.
     pub ipv6_pools: Vec<Cidr>,
-    /// `subnet`: the address comes from this part of a pool.
+    /// `subnet`: part of a pool to allocate from.
     pub subnet: Option<Cidr>,
-    /// `ranges`, as host-local has them: one address from each.
+    /// `ranges`, as in host-local: one address from each element.
     pub ranges: Vec<Vec<IpRange>>,
-    /// For bridges: what the addresses of a network have in common.
+    /// For bridges: common properties of a network's addresses.
     pub frame: Frame,
 }
 
-/// What `tortie-ipam` tells a plugin that needs a network and a gateway.
+/// Network properties that `tortie-ipam` returns to a plugin that needs a network and a gateway.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Frame {
-    /// Length of the IPv4 network; `None`: the block's.
+    /// Prefix length of the IPv4 network; `None` for the block's length.
     pub len4: Option<u8>,
-    /// Length of the IPv6 network; `None`: the block's.
+    /// Prefix length of the IPv6 network; `None` for the block's length.
     pub len6: Option<u8>,
-    /// Gateways, at most one of each family; without one the first address of the network.
+    /// Gateways, at most one per family; the default is the first address of the network.
     pub gateways: Vec<IpAddr>,
-    /// Returned as they are.
+    /// Routes, which are returned unchanged.
     pub routes: Vec<Route>,
 }
 
@@ -73,14 +73,14 @@ const FIELDS: [&str; 14] = [
     "prefix_length6",
     "gateway",
     "routes",
-    // Of the whole configuration, when another main plugin calls us.
+    // Fields of the whole configuration, for calls by another main plugin.
     "node",
     "log",
     "log_level",
 ];
 
 impl IpamSettings {
-    /// Reads `ipam`. The fields of a foreign plugin are its own business.
+    /// Parses `ipam`. The fields of another IPAM plugin are not checked.
     pub(in crate::plugins::cni) fn parse(
         object: &Object<'_>,
         notes: &mut Vec<String>,
@@ -141,7 +141,7 @@ impl IpamSettings {
     }
 }
 
-/// One address, or a list of them.
+/// Parses one address, or a list with at most one address per family.
 fn gateways(object: &Object<'_>) -> Result<Vec<IpAddr>, CniError> {
     let at = object.at("gateway");
     let list = match object.get("gateway") {
@@ -161,25 +161,25 @@ fn gateways(object: &Object<'_>) -> Result<Vec<IpAddr>, CniError> {
     Ok(found)
 }
 
-/// Where logs go, and how much.
+/// Destination and level of logs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogSettings {
-    /// Where to.
+    /// Destination.
     pub target: LogTarget,
-    /// From which level on.
+    /// Lowest level that is logged.
     pub level: tracing::Level,
 }
 
-/// Where logs go. Never to stdout, which is the answer's.
+/// Destination of logs. It is never stdout, which is for the result.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LogTarget {
-    /// The system's log, `/dev/log`.
+    /// The system log, `/dev/log`.
     Syslog,
-    /// A file; at 10 MiB it becomes `FILE.1`.
+    /// A file; at 10 MiB it is renamed to `FILE.1`.
     File(std::path::PathBuf),
-    /// Only when asked for: some runtimes take what stands there for an error.
+    /// Standard error, only on request, because some runtimes take its content for an error.
     Stderr,
-    /// Nowhere.
+    /// No logs.
     Nowhere,
 }
 
@@ -190,7 +190,8 @@ impl Default for LogSettings {
 }
 
 impl LogSettings {
-    /// `log` (`syslog`, `stderr`, `none` or a path), else Calico's `log_file_path`; `log_level`. `None`: nothing is said.
+    /// Parses `log` (`syslog`, `stderr`, `none` or a path) or Calico's `log_file_path`, and `log_level`;
+    /// `None` if none of them is set.
     pub(in crate::plugins::cni) fn parse(object: &Object<'_>) -> Result<Option<Self>, CniError> {
         let said = object.text("log")?.or(object.text("log_file_path")?);
         if said.is_none() && object.text("log_level")?.is_none() {

@@ -1,27 +1,27 @@
-//! An address with the length of its network, as results and requests write it.
+//! An IP address with a prefix length, in the form of results and requests.
 
 use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-/// An address and the length of the network that it is in, host bits kept: `10.1.2.3/24`.
+/// An address with the prefix length of its network; host bits are kept, as in `10.1.2.3/24`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Address {
-    /// The address.
+    /// The address with its host bits.
     pub ip: IpAddr,
-    /// 0 to 32 or 128.
+    /// Prefix length, 0 to 32 or 128.
     pub len: u8,
 }
 
 impl Address {
-    /// The address alone: /32 or /128.
+    /// Creates a host address: /32 or /128.
     #[must_use]
     pub fn host(ip: IpAddr) -> Self {
         Self { ip, len: if ip.is_ipv4() { 32 } else { 128 } }
     }
 }
 
-/// What an address looks like.
+/// Expected form, for error messages.
 pub(in crate::plugins::cni) const EXPECTED: &str = "write ADDRESS/LENGTH, such as 10.1.2.3/24";
 
 impl FromStr for Address {
@@ -43,8 +43,8 @@ impl fmt::Display for Address {
     }
 }
 
-/// Reads an address that somebody asks for, with or without the length of a network. The length says nothing here: it is
-/// the pool's business, and requests of runtimes carry whatever their user wrote.
+/// Parses a requested address with or without a prefix length. The length is ignored: the pool determines it,
+/// and requests contain whatever the user wrote.
 pub(in crate::plugins::cni) fn asked(text: &str) -> Result<IpAddr, &'static str> {
     const EXPECTED: &str = "write ADDRESS or ADDRESS/LENGTH, such as 10.1.2.3";
     if let Ok(ip) = text.parse() {

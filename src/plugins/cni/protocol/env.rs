@@ -1,29 +1,29 @@
-//! The environment of a call: `CNI_COMMAND` and what belongs to it.
+//! Environment of a call: `CNI_COMMAND` and the variables that it needs.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 
 use crate::plugins::cni::protocol::error::{CniError, code, short};
 
-/// What the runtime wants.
+/// Command of the runtime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Command {
-    /// Attach a container.
+    /// Attaches a container.
     Add,
-    /// Detach it; repeated without harm.
+    /// Detaches a container; may be repeated.
     Del,
-    /// Compare.
+    /// Compares the actual state with the result of `ADD`.
     Check,
-    /// Remove everything that is not listed.
+    /// Removes all attachments that are not listed.
     Gc,
-    /// Whether an `ADD` could work.
+    /// Tests if an `ADD` could succeed now.
     Status,
-    /// Which versions we speak.
+    /// Lists the supported versions.
     Version,
 }
 
 impl Command {
-    /// As the runtime writes it.
+    /// Returns the value of `CNI_COMMAND`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -37,32 +37,32 @@ impl Command {
     }
 }
 
-/// The environment of a call, checked for its command.
+/// Environment of a call, validated for its command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Env {
-    /// `CNI_COMMAND`
+    /// `CNI_COMMAND`: the command.
     pub command: Command,
-    /// `CNI_CONTAINERID`; empty where the command has none.
+    /// `CNI_CONTAINERID`: the container id; empty for commands without one.
     pub container_id: String,
-    /// `CNI_NETNS`; `None` when it is empty, which only `DEL` may have.
+    /// `CNI_NETNS`: path of the network namespace; `None` if empty, which only `DEL` permits.
     pub netns: Option<PathBuf>,
-    /// `CNI_IFNAME`; empty where the command has none.
+    /// `CNI_IFNAME`: name of the interface; empty for commands without one.
     pub ifname: String,
-    /// `CNI_PATH`, taken apart.
+    /// `CNI_PATH`: folders of plugins.
     pub path: Vec<PathBuf>,
-    /// `CNI_ARGS` as it came.
+    /// `CNI_ARGS`, unparsed.
     pub args: String,
 }
 
-/// Longest container id. It is part of keys of the store; runtimes use 64 characters.
+/// Maximum length of a container id, which is part of store keys; runtimes use 64 characters.
 const ID_MAX: usize = 255;
 
 impl Env {
-    /// Reads and checks the variables that the command needs. `None`: there is no `CNI_COMMAND`, so somebody looks what
-    /// this program is.
+    /// Reads and validates the variables that the command needs. Returns `None` without `CNI_COMMAND`: a user
+    /// runs the program, not a runtime.
     ///
     /// # Errors
-    /// Code 4, naming the variables that are missing or malformed.
+    /// Code 4, with the names of missing or malformed variables.
     pub fn read(get: impl Fn(&str) -> Option<OsString>) -> Result<Option<Self>, CniError> {
         let text = |name: &str| match get(name).map(OsString::into_string) {
             None => Ok(String::new()),
@@ -128,8 +128,8 @@ impl Env {
     }
 }
 
-/// Letters, digits, `_`, `.` and `-`, beginning with a letter or digit: what the specification allows in container ids
-/// and in names of networks.
+/// True for a valid container id or network name: letters, digits, `_`, `.` and `-`, a letter or digit first,
+/// at most 255 characters.
 #[must_use]
 pub fn is_identifier(text: &str) -> bool {
     let mut bytes = text.bytes();

@@ -1,4 +1,4 @@
-//! Reading JSON of runtimes: every error names the place and the value.
+//! Accessors for JSON of runtimes, whose errors name the place and the value.
 
 use std::fmt::Display;
 use std::str::FromStr;
@@ -7,39 +7,40 @@ use serde_json::{Map, Value};
 
 use crate::plugins::cni::protocol::error::CniError;
 
-/// An object and where it stands.
+/// An object and its place in the document.
 #[derive(Debug, Clone)]
 pub(in crate::plugins::cni) struct Object<'a> {
     at: String,
     map: &'a Map<String, Value>,
-    /// Names are found in any case: Go programs send the names of their structures' fields, `HostPort` for `hostPort`.
+    /// True if names match in any case: Go programs may send the names of struct fields, `HostPort` for
+    /// `hostPort`.
     any_case: bool,
 }
 
 impl<'a> Object<'a> {
-    /// The object at `at`, empty for the configuration itself.
+    /// Creates an accessor for the object at `at`, which is empty for the configuration itself.
     pub(in crate::plugins::cni) fn new(at: &str, map: &'a Map<String, Value>) -> Self {
         Self { at: at.to_owned(), map, any_case: false }
     }
 
-    /// This value as an object.
+    /// Returns this value as an object, or an error.
     pub(in crate::plugins::cni) fn of(at: &str, value: &'a Value) -> Result<Self, CniError> {
         let map = value.as_object().ok_or_else(|| CniError::value(at, value, "write an object"))?;
         Ok(Self::new(at, map))
     }
 
-    /// The same, with names in any case.
+    /// Makes names match in any case.
     pub(in crate::plugins::cni) fn any_case(mut self) -> Self {
         self.any_case = true;
         self
     }
 
-    /// Where a field stands.
+    /// Returns the place of a field.
     pub(in crate::plugins::cni) fn at(&self, name: &str) -> String {
         if self.at.is_empty() { name.to_owned() } else { format!("{}.{name}", self.at) }
     }
 
-    /// A field; `null` is absent.
+    /// Returns a field; `null` counts as absent.
     pub(in crate::plugins::cni) fn get(&self, name: &str) -> Option<&'a Value> {
         let exact = self.map.get(name);
         let found = match exact {
@@ -51,7 +52,7 @@ impl<'a> Object<'a> {
         found.filter(|value| !value.is_null())
     }
 
-    /// The fields that are none of these.
+    /// Returns the fields whose names are not in `known`.
     pub(in crate::plugins::cni) fn others(
         &self,
         known: &[&str],
@@ -61,14 +62,14 @@ impl<'a> Object<'a> {
         })
     }
 
-    /// A text; the empty one is absent, as in Go's programs.
+    /// Returns a text field; the empty text counts as absent, as in Go programs.
     pub(in crate::plugins::cni) fn text(&self, name: &str) -> Result<Option<&'a str>, CniError> {
         let Some(value) = self.get(name) else { return Ok(None) };
         let text = value.as_str().ok_or_else(|| CniError::value(&self.at(name), value, "write a text"))?;
         Ok(Some(text).filter(|text| !text.is_empty()))
     }
 
-    /// A text that means something.
+    /// Parses a text field; `expected` is the text of the error.
     pub(in crate::plugins::cni) fn parsed<T>(&self, name: &str, expected: &str) -> Result<Option<T>, CniError>
     where
         T: FromStr,
@@ -77,7 +78,7 @@ impl<'a> Object<'a> {
         text.parse().map(Some).map_err(|_| CniError::value(&self.at(name), &text.into(), expected))
     }
 
-    /// A text whose own error says what to write.
+    /// Parses a text field whose parse error describes the expected form.
     pub(in crate::plugins::cni) fn parsed_or_why<T>(&self, name: &str) -> Result<Option<T>, CniError>
     where
         T: FromStr<Err: Display>,
@@ -88,7 +89,7 @@ impl<'a> Object<'a> {
             .map_err(|why: T::Err| CniError::value(&self.at(name), &text.into(), &why.to_string()))
     }
 
-    /// A whole number from 0 to `max`.
+    /// Returns an integer from 0 to `max`.
     pub(in crate::plugins::cni) fn number(&self, name: &str, max: u64) -> Result<Option<u64>, CniError> {
         let Some(value) = self.get(name) else { return Ok(None) };
         let expected = format!("write a whole number from 0 to {max}");
@@ -96,7 +97,7 @@ impl<'a> Object<'a> {
         number.map(Some).ok_or_else(|| CniError::value(&self.at(name), value, &expected))
     }
 
-    /// Yes or no, as such or as text (Calico's configurations have texts).
+    /// Returns a boolean, which may be written as text, as in Calico's configurations.
     pub(in crate::plugins::cni) fn switch(&self, name: &str) -> Result<Option<bool>, CniError> {
         let Some(value) = self.get(name) else { return Ok(None) };
         let text = value.as_str().map(str::to_ascii_lowercase);
@@ -109,13 +110,13 @@ impl<'a> Object<'a> {
         }
     }
 
-    /// A list with the place of each element; absent: empty.
+    /// Returns the elements of a list with their places; an absent list is empty.
     pub(in crate::plugins::cni) fn list(&self, name: &str) -> Result<Vec<(String, &'a Value)>, CniError> {
         let at = self.at(name);
         self.get(name).map_or(Ok(Vec::new()), |value| elements(&at, value))
     }
 
-    /// A list of texts; absent: empty.
+    /// Returns a list of texts; an absent list is empty.
     pub(in crate::plugins::cni) fn texts(&self, name: &str) -> Result<Vec<String>, CniError> {
         let text = |(at, value): (String, &Value)| {
             let text = value.as_str().ok_or_else(|| CniError::value(&at, value, "write a text"))?;
@@ -124,14 +125,14 @@ impl<'a> Object<'a> {
         self.list(name)?.into_iter().map(text).collect()
     }
 
-    /// An object in a field.
+    /// Returns an object field.
     pub(in crate::plugins::cni) fn object(&self, name: &str) -> Result<Option<Self>, CniError> {
         let Some(value) = self.get(name) else { return Ok(None) };
         Self::of(&self.at(name), value).map(|object| Some(Self { any_case: self.any_case, ..object }))
     }
 }
 
-/// The elements of a list with the place of each.
+/// Returns the elements of a list with their places.
 pub(in crate::plugins::cni) fn elements<'a>(
     at: &str,
     value: &'a Value,

@@ -1,6 +1,7 @@
-//! The protocol of CNI: its environment, versions, results and errors, and the JSON that they are written in.
+//! The CNI protocol: environment, versions, results and errors, and their JSON.
 //!
-//! What it does not: know what a network's configuration means (`config`), or do anything (`main_plugin`, `ipam_plugin`).
+//! The meaning of a network's configuration is in `config`, the commands are in `main_plugin` and
+//! `ipam_plugin`.
 
 pub(super) mod address;
 pub(super) mod env;

@@ -1,4 +1,4 @@
-//! Results: what an `ADD` answers, and what an earlier plugin answered, in the form of every version.
+//! Results of `ADD`, and of earlier plugins in a chain, in the form of every version.
 
 use std::net::IpAddr;
 
@@ -9,73 +9,73 @@ use crate::plugins::cni::protocol::error::{CniError, code};
 use crate::plugins::cni::protocol::json::Object;
 use crate::plugins::cni::protocol::version::Version;
 
-/// What a network gave to a container.
+/// Interfaces, addresses and routes of a container in a network.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct CniResult {
-    /// Interfaces of the container and of the host (from 0.3.0 on).
+    /// Interfaces in the container and on the host (from 0.3.0 on).
     pub interfaces: Vec<Interface>,
-    /// Addresses.
+    /// Addresses of the container.
     pub ips: Vec<Ip>,
     /// Routes in the container.
     pub routes: Vec<Route>,
     /// Name servers.
     pub dns: Dns,
-    /// Fields of a later specification or of another plugin, passed on.
+    /// Fields of a later specification or of another plugin, passed on unchanged.
     pub extra: Map<String, Value>,
 }
 
-/// An interface.
+/// An interface in a result.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Interface {
-    /// Its name.
+    /// Name of the interface.
     pub name: String,
-    /// Its MAC address, empty when it has none.
+    /// MAC address; empty if there is none.
     pub mac: String,
-    /// In octets (1.1.0).
+    /// MTU in octets (1.1.0).
     pub mtu: Option<u64>,
-    /// The container's network namespace; empty: the interface is the host's.
+    /// Path of the container's network namespace; empty for an interface of the host.
     pub sandbox: String,
-    /// Other fields (`socketPath`, `pciID`), passed on.
+    /// Other fields (`socketPath`, `pciID`), passed on unchanged.
     pub extra: Map<String, Value>,
 }
 
-/// An address.
+/// An address in a result.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Ip {
-    /// The address.
+    /// Address with prefix length.
     pub address: Address,
-    /// The gateway.
+    /// Default gateway for this address.
     pub gateway: Option<IpAddr>,
-    /// Which of the interfaces has it.
+    /// Index of the interface with this address.
     pub interface: Option<usize>,
 }
 
-/// A route.
+/// A route in a result.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Route {
-    /// Where to.
+    /// Destination.
     pub dst: Address,
-    /// By whom; none: on the link.
+    /// Next hop; `None` for a route on the link.
     pub gw: Option<IpAddr>,
-    /// Other fields (`mtu`, `advmss`, `priority`, `table`, `scope` of 1.1.0), passed on.
+    /// Other fields (`mtu`, `advmss`, `priority`, `table`, `scope` of 1.1.0), passed on unchanged.
     pub extra: Map<String, Value>,
 }
 
-/// Name servers.
+/// Name servers and resolver settings.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Dns {
     /// Addresses of name servers.
     pub nameservers: Vec<String>,
-    /// The local domain.
+    /// Local domain.
     pub domain: String,
-    /// Domains to search.
+    /// Search domains.
     pub search: Vec<String>,
-    /// Options of the resolver.
+    /// Resolver options.
     pub options: Vec<String>,
 }
 
 impl Dns {
-    /// Reads a `dns` object of a configuration or a result.
+    /// Parses the `dns` object of a configuration or result.
     pub(in crate::plugins::cni) fn parse(object: &Object<'_>) -> Result<Self, CniError> {
         Ok(Self {
             nameservers: object.texts("nameservers")?,
@@ -85,7 +85,7 @@ impl Dns {
         })
     }
 
-    /// Whether it says nothing.
+    /// True if no member is set.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
@@ -145,10 +145,11 @@ impl Route {
 }
 
 impl CniResult {
-    /// Reads a result. Its form is that of its own `cniVersion`, else of the configuration's.
+    /// Parses a result. Its form is that of its own `cniVersion`, or of the configuration's if it has none.
     ///
     /// # Errors
-    /// Code 1 for a version that we do not speak, code 7 for what is malformed; `at` is where it stands.
+    /// Code 1 for an unsupported version, code 7 for malformed members; `at` is the place in the
+    /// configuration.
     pub fn parse(at: &str, value: &Value, config: Version) -> Result<Self, CniError> {
         let object = Object::of(at, value)?;
         let version = match object.text("cniVersion")? {
@@ -209,7 +210,8 @@ impl CniResult {
         Ok(())
     }
 
-    /// The form of a version. 0.1.0 and 0.2.0 have no interfaces and one address of each family: the first.
+    /// Formats the result for a version. 0.1.0 and 0.2.0 have no interfaces, and one address per family: the
+    /// first.
     #[must_use]
     pub fn to_json(&self, version: Version) -> Value {
         let mut object = Map::new();

@@ -1,6 +1,6 @@
 use super::*;
 
-/// The examples of the specification's versions, as their documents print them.
+/// The examples that each version of the specification prints.
 fn examples() -> Vec<(Version, Value)> {
     let old = json!({
         "ip4": {"ip": "10.1.0.5/16", "gateway": "10.1.0.1", "routes": [{"dst": "0.0.0.0/0"}, {"dst": "192.0.2.0/24", "gw": "10.1.0.9"}]},

@@ -1,36 +1,36 @@
-//! Versions of the specification.
+//! Versions of the CNI specification.
 
 use serde_json::{Map, Value, json};
 
 use crate::plugins::cni::protocol::error::{CniError, code, short};
 
-/// A version of the specification that we speak.
+/// A supported version of the specification.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Version {
-    /// 0.1.0: what a configuration without `cniVersion` means.
+    /// 0.1.0: the version of a configuration without `cniVersion`.
     V0_1_0,
-    /// 0.2.0
+    /// 0.2.0: results as in 0.1.0.
     V0_2_0,
     /// 0.3.0: results with `interfaces` and `ips`.
     V0_3_0,
-    /// 0.3.1
+    /// 0.3.1: as 0.3.0.
     V0_3_1,
-    /// 0.4.0: `CHECK`, `prevResult` at `DEL`.
+    /// 0.4.0: adds `CHECK`, and `prevResult` for `DEL`.
     V0_4_0,
     /// 1.0.0: `ips` without `version`.
     V1_0_0,
-    /// 1.1.0: `GC`, `STATUS`.
+    /// 1.1.0: adds `GC` and `STATUS`.
     V1_1_0,
 }
 
 impl Version {
-    /// All, oldest first.
+    /// All versions, the oldest first.
     pub const ALL: [Self; 7] =
         [Self::V0_1_0, Self::V0_2_0, Self::V0_3_0, Self::V0_3_1, Self::V0_4_0, Self::V1_0_0, Self::V1_1_0];
-    /// The newest.
+    /// The newest supported version.
     pub const NEWEST: Self = Self::V1_1_0;
 
-    /// As written.
+    /// Returns the version as text.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -44,10 +44,10 @@ impl Version {
         }
     }
 
-    /// The version of a configuration or a result.
+    /// Returns the version of a configuration or result.
     ///
     /// # Errors
-    /// Code 1 for a version that we do not speak.
+    /// Code 1 for an unsupported version.
     pub fn of(object: &Map<String, Value>) -> Result<Self, CniError> {
         match object.get("cniVersion") {
             None | Some(Value::Null) => Ok(Self::V0_1_0),
@@ -63,8 +63,9 @@ impl Version {
         }
     }
 
-    /// The answer to `VERSION`: the version of the input when we speak it, and all that we speak. Input that cannot be read
-    /// is no reason to fail: runtimes drop a network whose plugin does not answer.
+    /// Returns the answer to `VERSION`: the version of the input if it is supported, and all supported
+    /// versions. Input that cannot be parsed is ignored, because runtimes drop a network whose plugin fails
+    /// here.
     #[must_use]
     pub fn answer(input: &[u8]) -> Value {
         let object = serde_json::from_slice::<Map<String, Value>>(input).unwrap_or_default();

@@ -1,9 +1,10 @@
-//! A container's namespace, which may have interfaces of several networks: the place of each of ours among them, and what
-//! dockerd does not configure there.
+//! The container's network namespace, which may have interfaces of several networks: gateways and prefixes of
+//! each of Tortie's interfaces, and settings that dockerd does not make.
 //!
-//! dockerd knows one gateway for all interfaces of a container, and moves an interface after the driver has answered: who answers
-//! first cannot write routes. So `Join` chooses gateways and prefixes (dockerd writes those), and a task follows the
-//! interface and writes rules by source address ([`tortie_kernel::container::complete_moved`]).
+//! dockerd knows one gateway for all interfaces of a container, and it moves an interface only after the
+//! driver has answered, so the driver cannot write routes before its answer. Therefore `Join` selects
+//! gateways and prefixes, which dockerd writes, and a task follows the interface and writes rules by source
+//! address ([`tortie_kernel::container::complete_moved`]).
 
 mod place;
 
@@ -25,18 +26,19 @@ use crate::plugins::docker::state::RecordKind;
 use tortie_kernel::container::{MoveState, MovedInterface};
 use tortie_store::{Compare, Op, Txn};
 
-/// The first pause; the next ones are longer and longer.
+/// First pause; each further one is longer.
 const FIRST_PAUSE: Duration = Duration::from_millis(2);
-/// The longest one.
+/// Maximum pause.
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
-/// How long dockerd may take to start a container.
+/// Maximum time that dockerd may take to start a container.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// From then on the namespace is looked for by the container's process, too: the driver may run where dockerd's files are not.
+/// Time after which the namespace is also looked up by the container's process, because the driver may run
+/// without access to dockerd's files.
 const BY_PROCESS: Duration = Duration::from_secs(2);
 
 impl Driver {
-    /// Chooses gateways that no other interface of the container has, and the prefixes that it reaches by this one, and
-    /// writes them down.
+    /// Selects gateways that no other interface of the container has, and the prefixes that the container
+    /// reaches by this interface, and stores them in the record.
     pub(super) async fn choose_place(
         &self,
         endpoint: &str,
@@ -61,8 +63,9 @@ impl Driver {
         Ok(record)
     }
 
-    /// The networks of a container's other interfaces, by name. Each endpoint of a container has the profiles of all its networks:
-    /// members of a network know the container by whichever address it comes with.
+    /// Returns the names of the networks of a container's other interfaces. Each endpoint of a container has
+    /// the profiles of all its networks, so that members of a network match the container by any of its
+    /// addresses.
     pub(super) async fn further_networks(
         &self,
         endpoint: &str,
@@ -74,7 +77,7 @@ impl Driver {
         }
         let mut names = BTreeSet::new();
         for (item, record, _) in self.state.list::<EndpointRecord>(RecordKind::Endpoints).await? {
-            // One without gateways has not joined.
+            // An endpoint without gateways has not joined.
             if record.sandbox == sandbox
                 && !record.gateways.is_empty()
                 && item != DockerItem::Endpoint(endpoint.to_owned())
@@ -88,7 +91,7 @@ impl Driver {
         Ok(names.into_iter().collect())
     }
 
-    /// Gives the endpoints of a container the profiles that they have now.
+    /// Updates the profiles of all endpoints of a container.
     pub(super) async fn share_profiles(&self, sandbox: &str) -> Result<(), Refusal> {
         if sandbox.is_empty() {
             return Ok(());
@@ -108,14 +111,14 @@ impl Driver {
                 value.profile_ids = profiles;
                 let put = Op::Put { key: key.clone(), value: value.to_value(), lease: None };
                 let compare = vec![Compare::ModRevision(key, found.mod_revision)];
-                // Written by another call meanwhile: that one shares them, too.
+                // A conflict is ignored: the call that wrote meanwhile updates the profiles, too.
                 self.state.store.commit(Txn { compare, ops: vec![put] }).await?;
             }
         }
         Ok(())
     }
 
-    /// Removes from the container's namespace what belonged to interfaces that are gone.
+    /// Removes settings of deleted interfaces from the container's namespace.
     pub(super) async fn sweep_sandbox(&self, endpoint: &str) {
         let item = DockerItem::Endpoint(endpoint.to_owned());
         let Ok(Some((record, _))) = self.state.get::<EndpointRecord>(&item).await else { return };
@@ -129,7 +132,7 @@ impl Driver {
         }
     }
 
-    /// The namespace of a container by its process, as dockerd reports it.
+    /// Returns the namespace of a container's process, as dockerd reports it.
     async fn namespace_by_process(&self, endpoint: &str, network: &str) -> Option<PathBuf> {
         let (id, _) = self.dockerd.network(network).await?.container_of(endpoint)?;
         let pid = self.dockerd.container(&id).await?.pid()?;
@@ -137,7 +140,7 @@ impl Driver {
     }
 }
 
-/// Follows the interface of an endpoint into the container, and writes what dockerd does not.
+/// Follows the interface of an endpoint into the container, and writes the settings that dockerd does not.
 pub(super) async fn complete(shared: Arc<Driver>, endpoint: String) {
     let begin = tokio::time::Instant::now();
     let mut pause = FIRST_PAUSE;

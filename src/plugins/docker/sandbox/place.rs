@@ -1,4 +1,5 @@
-//! Gateways and prefixes of an interface next to those of the container's other ones. Pure.
+//! Selects gateways and prefixes of an interface, distinct from those of the container's other interfaces. It
+//! does no I/O.
 
 use std::collections::BTreeSet;
 
@@ -8,10 +9,10 @@ use crate::plugins::docker::error::Refusal;
 use crate::plugins::docker::records::EndpointRecord;
 use tortie_kernel::container;
 
-/// Prefixes that are given to one interface, at most.
+/// Maximum number of prefixes per interface.
 const ROUTES_MAX: usize = 64;
 
-/// The endpoint with the gateways and the prefixes that it gets, beside those of the same container's other ones.
+/// Returns the record with gateways and prefixes that the container's other endpoints do not use.
 pub(super) fn place(
     record: EndpointRecord,
     pools: &[Cidr],
@@ -55,7 +56,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever networks a container enters and leaves: no gateway and no prefix is of two of its interfaces.
+        /// Networks are connected and disconnected in any order: no two interfaces share a gateway or a
+        /// prefix.
         #[test]
         fn interfaces_of_one_container_share_no_gateway_and_no_prefix(
             steps in proptest::collection::vec((0_u8..4, 0_usize..8), 0..40)
