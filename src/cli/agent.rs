@@ -1,4 +1,4 @@
-//! `tortie agent`: the agent itself, in this process.
+//! `tortie agent`: runs the agent in this process.
 
 use std::path::PathBuf;
 

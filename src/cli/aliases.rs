@@ -1,8 +1,9 @@
-//! Spellings that fingers know from routers' shells and from calicoctl, turned into ours before anything is parsed.
+//! Aliases: rewrites commands of router shells and of calicoctl to those of `tortie`, before arguments are
+//! parsed.
 
 use std::ffi::OsString;
 
-/// What people type, and what it means. The longest that fits counts.
+/// Aliases and their commands. The longest match wins.
 const SPELLINGS: &[(&[&str], &[&str])] = &[
     (&["show", "ip", "bgp", "summary"], &["bgp", "peers"]),
     (&["show", "ip", "bgp", "neighbors"], &["bgp", "peer"]),
@@ -29,7 +30,7 @@ const SPELLINGS: &[(&[&str], &[&str])] = &[
     (&["node", "checksystem"], &["doctor"]),
 ];
 
-/// Global flags that take the next word.
+/// Global flags with a value in the next word.
 const WITH_VALUE: &[&str] = &[
     "--datastore",
     "--etcd-ca",
@@ -45,7 +46,7 @@ const WITH_VALUE: &[&str] = &[
     "--color",
 ];
 
-/// The words as they are parsed. What is not known stays as it is.
+/// Returns the words with an alias replaced; unknown words are unchanged.
 pub(super) fn rewrite(words: Vec<OsString>) -> Vec<OsString> {
     let text: Vec<&str> = words.iter().map(|word| word.to_str().unwrap_or("")).collect();
     let start = first_word(&text);
@@ -56,14 +57,14 @@ pub(super) fn rewrite(words: Vec<OsString>) -> Vec<OsString> {
         return words;
     };
     let end = start + from.len();
-    // One neighbour in full, or all of them in a table.
+    // With a name, the command shows one neighbour; without, the table of all.
     let named = text.get(end).is_some_and(|word| !word.starts_with('-'));
     let to: &[&str] = if *to == ["bgp", "peer"] && !named { &["bgp", "peers"] } else { to };
     let meant = to.iter().map(OsString::from);
     words[..start].iter().cloned().chain(meant).chain(words[end..].iter().cloned()).collect()
 }
 
-/// The place of the first word that is no flag and no flag's value.
+/// Returns the position of the first word that is neither a flag nor the value of one.
 fn first_word(text: &[&str]) -> usize {
     let mut at = 1;
     while let Some(word) = text.get(at).filter(|word| word.starts_with('-')) {

@@ -1,4 +1,4 @@
-//! `tortie bgp peers|peer|ranges|routes|reset`; `drain` is in [`drain`](super::drain).
+//! `tortie bgp peers|peer|ranges|routes|reset`; `bgp drain` is in [`drain`](super::drain).
 
 use std::fmt::Write as _;
 
@@ -88,7 +88,7 @@ pub(super) async fn run(context: &Context, command: &Bgp) -> Result<(), Failure>
         Bgp::Routes { filter, from, to } => {
             let named = [("from", from.as_deref()), ("to", to.as_deref())];
             let mut list: List<BgpRoute> = pages(&client, "/v1/bgp/routes", filter, &named).await?;
-            // Pages come in the order of the table.
+            // Pages arrive in the order of the agent's table, so the list is sorted.
             list.items.sort_by_cached_key(|route| route.prefix.parse::<tortie_net::Cidr>().ok());
             output::print(format, &list, |out, wide| out.push_str(&routes(&list.items, wide)))?;
             if list.items.is_empty() && filter.prefix.is_some() {
@@ -271,7 +271,7 @@ fn forwarding(out: &mut String, b: &PeerBfd) {
     }
 }
 
-/// Octets in hex, 32 a line.
+/// Appends octets in hex, 32 per line.
 fn dump(out: &mut String, name: &str, hex: &str) {
     for (at, line) in hex.as_bytes().chunks(64).enumerate() {
         let name = if at == 0 { name } else { "" };

@@ -1,4 +1,5 @@
-//! The command line's end of the agent's unix socket: [`crate::api::client`], with failures that carry an exit code.
+//! Client of the agent's unix socket for commands: wraps [`crate::api::client`] and returns failures with
+//! exit codes.
 
 use std::path::Path;
 use std::time::Duration;
@@ -14,32 +15,33 @@ use crate::api::client::{self, ClientError, ClientErrorKind};
 
 pub use crate::api::client::escape;
 
-/// A caller of the API; one connection a call.
+/// A client of the API; each call opens a connection of its own.
 #[derive(Debug, Clone)]
 pub struct Client(client::Client);
 
 impl Client {
-    /// A client of the agent that listens at `socket`.
+    /// Creates a client of the agent that listens at `socket`.
     #[must_use]
     pub fn new(socket: &Path) -> Self {
         Self(client::Client::new(socket))
     }
 
-    /// A client of the agent at the socket of the flags, which has to be the one of the host that they name.
+    /// Creates a client for the global flags: socket and host. The agent of another host rejects its
+    /// requests.
     #[must_use]
     pub fn of(globals: &Globals) -> Self {
         Self(client::Client::new(&globals.socket).of_node(globals.node.as_deref()))
     }
 
-    /// Asks for `path`.
+    /// Sends a GET request for `path`.
     ///
     /// # Errors
-    /// When the agent cannot be reached or answers with an error.
+    /// If the agent cannot be reached or answers with an error.
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
         if !output::for_people() {
             return Ok(self.0.get(path).await?);
         }
-        // Texts of others, which stay in their line.
+        // Texts of external origin must stay on one line of the output.
         let mut answer: serde_json::Value = self.0.get(path).await?;
         one_line_each(&mut answer);
         serde_json::from_value(answer).map_err(|error| {
@@ -56,15 +58,16 @@ impl Client {
     /// Sends `body` as JSON to `path`.
     ///
     /// # Errors
-    /// When the agent cannot be reached or answers with an error.
+    /// If the agent cannot be reached or answers with an error.
     pub async fn post<B: Serialize, T: DeserializeOwned>(&self, path: &str, body: &B) -> Result<T, Failure> {
         Ok(self.0.post(path, body).await?)
     }
 
-    /// The same, for what takes the agent so long on purpose.
+    /// Like [`post`](Self::post), with a limit that is longer by `takes`, the time that the agent needs on
+    /// purpose.
     ///
     /// # Errors
-    /// When the agent cannot be reached or answers with an error.
+    /// If the agent cannot be reached or answers with an error.
     pub async fn post_and_wait<B: Serialize, T: DeserializeOwned>(
         &self,
         path: &str,
@@ -74,10 +77,11 @@ impl Client {
         Ok(self.0.post_and_wait(path, body, takes).await?)
     }
 
-    /// Asks for `path` and gives the answer while it comes: the value of this header, and the body.
+    /// Sends a GET request for `path` and returns the value of the header `header` and the body, which is
+    /// read as it arrives.
     ///
     /// # Errors
-    /// When the agent cannot be reached or answers with an error.
+    /// If the agent cannot be reached or answers with an error.
     pub async fn stream(&self, path: &str, header: &str) -> Result<(Option<String>, Incoming), Failure> {
         Ok(self.0.stream(path, header).await?)
     }

@@ -1,4 +1,4 @@
-//! `tortie cni`: the CNI plugins in a runtime's folders, and whether they could work.
+//! `tortie cni`: installs the CNI plugins into a runtime's folders, and tests them.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -103,7 +103,7 @@ pub(super) fn run(context: &Context, command: &CniCommand) -> Result<(), Failure
         }
         CniCommand::Status(args) => status(context, args),
         CniCommand::Plugin => {
-            // The answer, good or bad, is on stdout already.
+            // The plugin has already printed its result or its error on stdout.
             let exit = cni::run(cni::Plugin::Main);
             if exit == std::process::ExitCode::SUCCESS {
                 Ok(())
@@ -158,14 +158,15 @@ fn network(context: &Context, args: &NetworkArgs) -> Result<Network, Failure> {
         ipv4: args.addresses != Families::Ipv6,
         ipv6: args.addresses != Families::Ipv4,
     };
-    // What is written is what the plugin reads: a mistake shows now, not when a container starts.
+    // The written configuration is parsed as by the plugin, so that errors appear now and not when a
+    // container starts.
     let bytes = plugin_config(&network, Version::NEWEST).to_string();
     cni::Config::parse(bytes.as_bytes(), cni::Strictness::Refuse, &[])
         .map_err(|(_, error)| Failure::usage(error.to_string()))?;
     Ok(network)
 }
 
-/// The configuration that a runtime would give to the plugin.
+/// Returns the configuration that a runtime would pass to the plugin.
 fn plugin_config(network: &Network, version: Version) -> Value {
     let list = network.conflist();
     let mut plugin = list.pointer("/plugins/0").cloned().unwrap_or_default();
@@ -217,7 +218,7 @@ fn install(context: &Context, args: &InstallArgs) -> Result<(), Failure> {
     })
 }
 
-/// Asks the plugin itself, as a runtime of version 1.1.0 does.
+/// Runs the plugin with `STATUS`, as a runtime of version 1.1.0 does.
 fn status(context: &Context, args: &NetworkArgs) -> Result<(), Failure> {
     use std::io::Write as _;
     let failed =

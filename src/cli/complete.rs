@@ -1,8 +1,9 @@
-//! `tortie completion SHELL`, and the hidden `__complete` that its scripts ask: commands and flags from the definition that
-//! parses them, names of peers, endpoints, pools and hosts from the agent or the store as they are now.
+//! Shell completion: `tortie completion SHELL`, and the hidden `__complete` that its scripts call. Commands
+//! and flags come from the clap definition, names of peers, endpoints, pools and hosts from the agent or the
+//! store.
 //!
-//! Not with clap_complete: its dynamic engine (feature `unstable-dynamic`) may change with every release, and installed
-//! scripts would stop working; without the engine there are no live names.
+//! clap_complete is not used: its dynamic engine (feature `unstable-dynamic`) may change with every release,
+//! which would break installed scripts; and without that engine it cannot complete names.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -15,9 +16,9 @@ use super::context::Context;
 use super::failure::Failure;
 use super::{Cli, output};
 
-/// A name that takes longer than this is not waited for: the tab key may be held.
+/// Maximum time for reading names, because the user waits for the completion.
 const PATIENCE: Duration = Duration::from_millis(700);
-/// More names than this are no help.
+/// Maximum number of names that are offered.
 const NAMES: usize = 500;
 
 /// `tortie completion`.
@@ -44,7 +45,7 @@ pub(super) struct CompleteCommand {
     words: Vec<String>,
 }
 
-/// Prints a script.
+/// Prints the completion script of a shell.
 pub(super) fn script(context: &Context, command: &CompletionCommand) -> Result<(), Failure> {
     output::text(
         context.globals.output,
@@ -56,7 +57,7 @@ pub(super) fn script(context: &Context, command: &CompletionCommand) -> Result<(
     )
 }
 
-// Bash takes words apart at `:` and `=`: candidates are given back without what it took away.
+// Bash splits words at `:` and `=`, so the part before the last of them is removed from candidates.
 const BASH: &str = r#"# tortie completion bash > /etc/bash_completion.d/tortie
 _tortie() {
     local line="${COMP_LINE:0:COMP_POINT}" candidate cut last
@@ -94,7 +95,7 @@ end
 complete -c tortie -f -a '(__tortie_complete)'
 ";
 
-/// What a value is a name of.
+/// Kind of names that a value is completed from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Names {
     Peers,
@@ -106,17 +107,17 @@ enum Names {
     Files,
 }
 
-/// A candidate with what it is.
+/// A candidate and its description.
 type Candidate = (String, String);
 
-/// What may come next.
+/// Possible continuations of a command line.
 #[derive(Debug, PartialEq, Eq)]
 enum Next {
     These(Vec<Candidate>),
     Named(Names),
 }
 
-/// Prints the candidates, one a line, with what they are after a tab.
+/// Prints the candidates, one per line, each with its description after a tab.
 pub(super) async fn run(context: &Context, command: &CompleteCommand) -> Result<(), Failure> {
     let (partial, before) = match command.words.split_last() {
         Some((partial, before)) => (partial.as_str(), before),
@@ -143,7 +144,7 @@ pub(super) async fn run(context: &Context, command: &CompleteCommand) -> Result<
     output::write_out(&out)
 }
 
-/// The names come from the agent and the store that the line so far names.
+/// Returns the context with agent and store as given by flags in the command line so far.
 fn typed_context(context: &Context, typed: &[&str]) -> Context {
     let mut globals = context.globals.clone();
     let pairs = typed.iter().zip(typed.iter().skip(1).chain(&[""]));
@@ -159,7 +160,7 @@ fn typed_context(context: &Context, typed: &[&str]) -> Context {
     Context { globals }
 }
 
-/// Follows the words through the definition of the command line.
+/// Parses the words with the definition of the command line, and returns possible continuations.
 fn next(typed: &[&str], partial: &str) -> Next {
     let mut root = Cli::command();
     root.build();
@@ -213,7 +214,7 @@ fn next(typed: &[&str], partial: &str) -> Next {
     Next::These(list)
 }
 
-/// The first line of a help text, without what would disturb a shell.
+/// Returns the first line of a help text, without tabs, which separate candidates from descriptions.
 fn about(text: Option<&clap::builder::StyledStr>) -> String {
     text.map(|text| text.to_string().lines().next().unwrap_or_default().replace('\t', " "))
         .unwrap_or_default()
@@ -223,7 +224,7 @@ fn takes_value(arg: &Arg) -> bool {
     arg.get_action().takes_values()
 }
 
-/// By what follows the first dash.
+/// Finds a flag by its text after the first dash.
 fn find_flag<'a>(command: &'a clap::Command, flag: &str) -> Option<&'a Arg> {
     let flag = flag.split('=').next().unwrap_or(flag);
     let fits = |arg: &&Arg| match flag.strip_prefix('-') {
@@ -250,7 +251,7 @@ fn value(path: &[&str], arg: &Arg) -> Next {
     }
 }
 
-/// What the values of an argument are names of.
+/// Returns the kind of names for the values of an argument.
 fn names(path: &[&str], id: &str) -> Option<Names> {
     Some(match (path, id) {
         (["bgp" | "why" | "history", "peer"] | ["bgp", "reset" | "drain"], "name" | "peer" | "peers") => {
@@ -273,7 +274,7 @@ fn names(path: &[&str], id: &str) -> Option<Names> {
     })
 }
 
-/// Names as they are now; none where nobody answers.
+/// Reads the current names; none if the agent or store does not answer.
 async fn live(context: &Context, names: Names, partial: &str) -> Vec<Candidate> {
     let client = Client::of(&context.globals);
     let ask = async |path: &str| -> Vec<Value> {
@@ -332,7 +333,7 @@ async fn stored(
     names.into_iter().map(|name| (name, String::new())).collect()
 }
 
-/// Keys by one more element of their path.
+/// Returns keys that continue `partial`, up to the next element of their paths.
 async fn keys(context: &Context, partial: &str) -> Vec<Candidate> {
     let partial = if partial.starts_with("/calico/") { partial } else { "/calico/" };
     let known = partial.rfind('/').map_or(0, |at| at + 1);
@@ -387,7 +388,7 @@ mod tests {
         ] {
             assert_eq!(next(typed, ""), Next::Named(names), "{typed:?}");
         }
-        // A flag's value is no positional word.
+        // The value of a flag is not a positional argument.
         assert_eq!(next(&["bgp", "--node", "h1", "peer"], ""), Next::Named(Names::Peers));
     }
 }

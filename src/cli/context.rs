@@ -1,6 +1,6 @@
-//! What every command gets and shares: the global flags, the runtime, pages of routes, the report of a failure.
+//! Data and functions that all commands share: global flags, the runtime, paged route queries, error output.
 //!
-//! What it does not: know a command. Commands import it, and `mod.rs` alone dispatches to them.
+//! It depends on no command: commands import it, and only `mod.rs` dispatches to them.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -82,10 +82,10 @@ pub struct Globals {
 }
 
 impl Globals {
-    /// The node name: the flag, else the host name.
+    /// Returns the node name: from the flag, otherwise the host name.
     ///
     /// # Errors
-    /// When there is no usable host name.
+    /// If there is no usable host name.
     pub fn node_name(&self) -> Result<String, Failure> {
         if let Some(node) = &self.node {
             if node.is_empty() {
@@ -101,7 +101,7 @@ impl Globals {
     }
 }
 
-/// What a command gets.
+/// Context of a command.
 #[derive(Debug)]
 pub(super) struct Context {
     pub(super) globals: Globals,
@@ -121,10 +121,10 @@ pub(super) struct RouteFilter {
     pub max: Option<usize>,
 }
 
-/// Routes of a page of the API.
+/// Number of routes per page of the API.
 const PAGE: usize = 10_000;
 
-/// Fetches page after page until `--max` or the end. `more`: further parts of the question.
+/// Fetches pages until `--max` or the end. `more` contains further query parameters.
 pub(super) async fn pages<T: DeserializeOwned>(
     client: &Client,
     path: &str,
@@ -157,17 +157,17 @@ pub(super) async fn pages<T: DeserializeOwned>(
     }
 }
 
-/// A prefix, or an address that stands for the prefix that covers it.
+/// Validates a prefix, or an address, which stands for the longest prefix that contains it.
 pub(super) fn prefix_or_address(text: &str) -> Result<String, String> {
     if text.parse::<std::net::IpAddr>().is_ok() { Ok(text.to_owned()) } else { prefix(text) }
 }
 
-/// A prefix.
+/// Validates a prefix.
 pub(super) fn prefix(text: &str) -> Result<String, String> {
     text.parse::<tortie_net::Cidr>().map(|_| text.to_owned()).map_err(|e| e.to_string())
 }
 
-/// Errors go to stderr, as JSON when JSON was asked for.
+/// Prints a failure on stderr, as JSON if that was requested.
 pub(super) fn report(format: Format, failure: &Failure) {
     if failure.text.is_empty() {
         return;
@@ -180,7 +180,7 @@ pub(super) fn report(format: Format, failure: &Failure) {
     }
 }
 
-/// A small runtime for one command.
+/// Creates a single-threaded runtime for one command.
 pub(super) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -1,4 +1,4 @@
-//! `tortie diff`: how the kernel differs from what is wanted.
+//! `tortie diff`: shows the differences between the kernel and the intent.
 
 use std::fmt::Write as _;
 
@@ -41,7 +41,8 @@ enum What {
     Sessions,
 }
 
-/// Exit 1 when anything differs; 6 when nothing does that could be judged, and not everything could.
+/// Executes the command. The exit code is 1 if anything differs, and 6 if nothing differs but some objects
+/// could not be compared.
 pub(super) async fn run(context: &Context, command: &DiffCommand) -> Result<(), Failure> {
     let client = Client::of(&context.globals);
     if command.repair || command.hold.is_some() {

@@ -1,4 +1,4 @@
-//! `tortie docker`: the Docker drivers in a process of their own.
+//! `tortie docker`: runs the Docker drivers in a process of their own.
 
 use std::path::PathBuf;
 
@@ -43,7 +43,7 @@ pub(super) fn run(context: &Context, command: &DockerCommand) -> Result<(), Fail
         namespaces: Namespaces::Direct,
     };
     let logs = tracing_subscriber::fmt().with_writer(std::io::stderr).with_max_level(tracing::Level::INFO);
-    // Only a second subscriber in one process could fail.
+    // This fails only if the process already has a subscriber.
     let _ = logs.try_init();
     runtime()?.block_on(async {
         let store = tortie_store::open(&store_options(&context.globals, true)).await?;

@@ -1,13 +1,13 @@
-//! `tortie doctor`: will it work here, and which step fixes each thing that does not.
+//! `tortie doctor`: runs the host checks, and prints a fix for each failure.
 //!
-//! What it does: reads the host, the store and the agent into a snapshot, and prints the results of the host checks
-//! ([`host_checks`]). What it does not: change anything on the host, or check anything itself: what the agent leaves to it
-//! (`next: tortie doctor`) is repeated with its fix.
+//! It reads the host, the store and the agent into a snapshot, and prints the results of the host checks
+//! ([`host_checks`]), which do the checking. It repeats problems of the agent that refer to it (`next: tortie
+//! doctor`) with their fixes. It changes nothing on the host.
 //!
 //! ```text
 //!   host_checks::read: kernel, sockets, /proc, /etc --+
-//!   store, agent's socket ----------------------------+--> HostSnapshot --host_checks::run--> CheckResult --> table, JSON;
-//!                                                                                              exit 1 with a failure
+//!   store, agent's socket ----------------------------+--> HostSnapshot
+//!       --host_checks::run--> CheckResult --> table, JSON; exit 1 with a failure
 //! ```
 
 use std::fmt::Write as _;
@@ -31,17 +31,17 @@ use crate::host_checks::{
 };
 use crate::plugins::attach::{allocation_problem, rehearse_workload};
 
-/// What `tortie doctor` answers.
+/// JSON answer of `tortie doctor`.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Report {
-    /// How many things do not work.
+    /// Number of failures.
     pub(super) failures: usize,
-    /// How many may surprise.
+    /// Number of warnings.
     pub(super) warnings: usize,
-    /// How many could not be tried or read.
+    /// Number of checks that could not be run.
     pub(super) not_tried: usize,
-    /// Each of them, and what is right.
+    /// All results, including passed checks.
     pub(super) items: Vec<CheckResult>,
 }
 
@@ -63,7 +63,7 @@ impl Report {
     }
 }
 
-/// Reads everything, and runs the checks of `doctor`.
+/// Reads the host and runs the checks of `doctor`.
 pub(super) async fn examine(context: &Context) -> Report {
     check(Command::Doctor, &read(context).await)
 }
@@ -133,13 +133,13 @@ async fn store(globals: &Globals) -> Result<StoreState, Failure> {
     })
 }
 
-/// Somebody else than the agent may lack its rights.
+/// True if the store denied access to a user other than root, whose rights may be less than the agent's.
 fn is_denied(found: &Result<(), IpamError>) -> bool {
     let denied = matches!(found, Err(IpamError::Store(StoreError::PermissionDenied(_))));
     denied && !rustix::process::geteuid().is_root()
 }
 
-/// One line a finding; the fix stands below its problem.
+/// Prints one line per result, with the fix below a problem.
 pub(super) fn render(out: &mut String, report: &Report, wide: bool) {
     render_items(out, &report.items, wide);
     let plural = |n: usize, word: &str| format!("{n} {word}{}", if n == 1 { "" } else { "s" });
@@ -150,11 +150,11 @@ pub(super) fn render(out: &mut String, report: &Report, wide: bool) {
     out.push_str(".\n");
 }
 
-/// The lines alone.
+/// Prints the lines of results only.
 pub(super) fn render_items(out: &mut String, items: &[CheckResult], wide: bool) {
     for item in items {
         let verdict = item.verdict();
-        // What is right needs no name.
+        // A passed check needs no code.
         let code = match verdict {
             Verdict::Ok => String::new(),
             _ => format!("   [{}]", item.code()),

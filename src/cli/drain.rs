@@ -1,4 +1,4 @@
-//! `tortie bgp drain`: a graceful shutdown towards peers (RFC 8326), step by step, with what became of each step.
+//! `tortie bgp drain`: graceful shutdown towards peers (RFC 8326) in steps, with the result of each step.
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use super::output::{self, Format, table};
 use crate::api::bgp::Peer;
 use crate::api::status::{ActionResult, DrainRequest, List};
 
-/// How often peers are looked at.
+/// Interval of queries for the state of peers.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Options of `tortie bgp drain`.
@@ -34,7 +34,7 @@ pub(super) struct Drain {
     timeout: u64,
 }
 
-/// What happened at one peer.
+/// Result for one peer.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Row {
@@ -46,11 +46,11 @@ struct Row {
     advertised: u64,
 }
 
-/// What happened.
+/// JSON answer of the command.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Report {
-    /// `announce`, `withdraw` or `off`.
+    /// Step: `announce`, `withdraw` or `off`.
     drain: &'static str,
     items: Vec<Row>,
 }
@@ -84,13 +84,13 @@ async fn order(client: &Client, drain: &Drain, what: &str) -> Result<ActionResul
     client.post("/v1/bgp/drain", &request).await
 }
 
-/// Orders, and waits until all peers that are up have it.
+/// Starts a step, and waits until all established peers have received its messages.
 async fn step(client: &Client, drain: &Drain, what: &'static str) -> Result<Report, Failure> {
     order(client, drain, what).await?;
     let end = Instant::now() + Duration::from_secs(drain.timeout);
     loop {
         let list: List<Peer> = client.get("/v1/bgp/peers").await?;
-        // Which peers were named is the agent's to know: those that it drains so.
+        // Only the agent resolves names of peers, so the peers are those that it drains in this step.
         let items = list.items.iter().filter(|p| p.drain == what).map(|p| Row {
             peer: p.address.clone(),
             name: p.name.clone(),

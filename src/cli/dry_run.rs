@@ -1,4 +1,4 @@
-//! `--dry-run` of `store put` and `store rm`: what would change on this host.
+//! `--dry-run` of `store put` and `store rm`: shows the changes on this host.
 
 use std::fmt::Write as _;
 
@@ -19,7 +19,7 @@ pub(super) enum DryRunKind {
     Store,
 }
 
-/// Prints what would change; nothing is written.
+/// Prints the changes; nothing is written.
 pub(super) async fn run(
     context: &Context,
     kind: DryRunKind,

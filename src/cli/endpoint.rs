@@ -1,4 +1,4 @@
-//! `tortie endpoint list|show`: endpoints, and what their packets pass.
+//! `tortie endpoint list|show`: lists endpoints, and the policies and profiles that their packets pass.
 
 use std::fmt::Write as _;
 
@@ -33,7 +33,7 @@ pub(super) enum EndpointCommand {
 }
 
 impl EndpointCommand {
-    /// Whether the answer comes from the store alone.
+    /// True if the answer comes from the store alone.
     pub(super) fn is_offline(&self) -> bool {
         let (Self::List { source, .. } | Self::Show { source, .. }) = self;
         source.offline
@@ -156,7 +156,7 @@ fn show(out: &mut String, detail: &EndpointDetail) {
     }
 }
 
-/// A chain with its rules, as `endpoint show` prints it.
+/// Prints a chain with its rules for `endpoint show`.
 fn rules(out: &mut String, chain: &ChainRules) {
     let _ = writeln!(out, "      {}", chain.name);
     if let Some(why) = &chain.closed {

@@ -1,4 +1,5 @@
-//! `/etc/tortie/tortie.env`: which store is this host's, for people at its shell as for its service.
+//! Reads `/etc/tortie/tortie.env`, which configures this host's store for commands in a shell as for the
+//! service.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -10,21 +11,21 @@ use clap::parser::ValueSource;
 use super::context::Globals;
 use super::failure::{Exit, Failure};
 
-/// The file that the service's unit reads, too.
+/// Path of the file, which the service's unit also reads.
 pub(super) const FILE: &str = "/etc/tortie/tortie.env";
 
-/// Takes the store from the file where neither flag nor environment name one. It is taken as a whole: what it says of
-/// certificates, of this host's name and of the agent's socket belongs to its store, and has no part in another one.
+/// Uses the store of the file if neither flag nor environment selects one. The file's settings for
+/// certificates, node name and agent socket are used only together with its store.
 ///
 /// # Errors
-/// When the file cannot be read as one of variables.
+/// If the file cannot be parsed.
 pub(super) fn settle(globals: &mut Globals, said: &ArgMatches, path: &Path) -> Result<(), Failure> {
     if said.value_source("datastore") != Some(ValueSource::DefaultValue) {
         return Ok(());
     }
     let text = match tortie_store::read_file(path) {
         Ok(text) => String::from_utf8_lossy(&text).into_owned(),
-        // Who may not read it may not open the store of this host either; the agent can be asked all the same.
+        // A user who may not read the file may not open the store either, but may still query the agent.
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied) => {
             return Ok(());
         }
@@ -69,7 +70,8 @@ pub(super) fn settle(globals: &mut Globals, said: &ArgMatches, path: &Path) -> R
     Ok(())
 }
 
-/// The lines of a file of variables as systemd reads them (systemd.exec(5), `EnvironmentFile`), without continuations.
+/// Parses a file of variables as systemd does (systemd.exec(5), `EnvironmentFile`), without continuation
+/// lines.
 fn variables(text: &str) -> Result<BTreeMap<String, String>, (usize, &'static str)> {
     let mut all = BTreeMap::new();
     for (at, line) in text.lines().enumerate() {

@@ -1,5 +1,5 @@
-//! `tortie why peer|route|ip|packet|drop`: why a session, a route or an address is as it is, what becomes of a packet on the
-//! live host, and who is denied what.
+//! `tortie why peer|route|ip|packet|drop`: explains the state of a session, a route or an address, the fate
+//! of a packet on the live host, and recent drops.
 
 use clap::Subcommand;
 
@@ -48,7 +48,7 @@ pub(super) enum Why {
     },
 }
 
-/// A time span: 30s, 10m, 2h, 1d or seconds.
+/// Parses a time span: 30s, 10m, 2h, 1d or seconds.
 pub(super) fn seconds(text: &str) -> Result<u64, String> {
     let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
     let factor = match unit {
@@ -85,7 +85,7 @@ pub(super) async fn run(context: &Context, command: &Why) -> Result<(), Failure>
     }
 }
 
-/// Prints an answer; the exit code says whether it is a good one.
+/// Prints an answer; the exit code is 1 unless the subject is in its desired state.
 fn print_answer(context: &Context, answer: Answer) -> Result<(), Failure> {
     output::print(context.globals.output, &answer, |out, _| out.push_str(&answer.to_string()))?;
     if answer.good { Ok(()) } else { Err(Failure::new(Exit::No, &answer.code, "")) }

@@ -1,46 +1,46 @@
-//! Exit codes and the one way to fail.
+//! Failures of commands and their exit codes.
 
 use std::fmt;
 use std::process::ExitCode;
 
-/// The exit codes; part of the interface.
+/// Exit codes, which are part of the interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Exit {
-    /// The honest answer is no: not ready, differences, denied.
+    /// Negative answer: not ready, differences, denied.
     No = 1,
-    /// Wrong usage or invalid input.
+    /// Invalid usage or input.
     Usage = 2,
     /// The agent cannot be reached.
     Unreachable = 3,
-    /// No permission.
+    /// Permission denied.
     Permission = 4,
-    /// Timed out.
+    /// Time limit exceeded.
     TimedOut = 5,
-    /// Only a part of the answer could be had.
+    /// Incomplete answer.
     Partial = 6,
-    /// Refused by a safety check.
+    /// Rejected by a safety check.
     Refused = 7,
 }
 
-/// Why a command ends without doing its job.
+/// Failure of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
-    /// The exit code.
+    /// Exit code.
     pub exit: Exit,
-    /// Stable, for machines.
+    /// Stable code, for programs.
     pub code: String,
-    /// For people: what, where, and the next step.
+    /// Text for people: the error, its place and the next step.
     pub text: String,
 }
 
 impl Failure {
-    /// Invalid input.
+    /// Creates a failure for invalid input.
     pub fn usage(text: impl Into<String>) -> Self {
         Self { exit: Exit::Usage, code: "invalid".to_owned(), text: text.into() }
     }
 
-    /// Any other.
+    /// Creates any other failure.
     pub fn new(exit: Exit, code: &str, text: impl Into<String>) -> Self {
         Self { exit, code: code.to_owned(), text: text.into() }
     }
@@ -71,7 +71,8 @@ impl From<tortie_store::StoreError> for Failure {
             StoreError::PermissionDenied(_) => (Exit::Permission, "denied"),
             StoreError::Guarded(_) => (Exit::Refused, "calico-3"),
             StoreError::Unusable(_) => (Exit::Usage, "unusable"),
-            // Not the exit of wrong settings, after which systemd starts no agent again.
+            // This exit code must not be the one of invalid settings, after which systemd does not restart
+            // the agent.
             StoreError::Damaged(_) => (Exit::Unreachable, "store-damaged"),
         };
         let next = match &error {

@@ -1,4 +1,4 @@
-//! `tortie history`: what happened, from the flight recorder of the agent.
+//! `tortie history`: shows past events from the agent's flight recorder.
 
 use std::fmt::Write as _;
 

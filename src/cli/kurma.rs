@@ -1,4 +1,4 @@
-//! `tortie kurma`: the network plugin by hand.
+//! `tortie kurma`: calls the network plugin of Kurma by hand.
 
 use clap::{Args, Subcommand};
 
@@ -34,7 +34,7 @@ pub(super) struct Container {
 }
 
 pub(super) fn run(context: &Context, command: &KurmaCommand) -> Result<(), Failure> {
-    // The flag comes before the configuration; the environment, as for Kurma's daemon, after it.
+    // The flag overrides the configuration; the environment does not, as for Kurma's daemon.
     let store = context.globals.datastore_given.then(|| store_options(&context.globals, false));
     let words = |c: &Container| vec![c.netns.clone(), c.uuid.clone(), c.interface.clone()];
     let (verb, args) = match command {

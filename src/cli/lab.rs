@@ -95,7 +95,7 @@ pub(super) fn run(context: &Context, command: &LabCommand) -> Result<(), Failure
     }
 }
 
-/// Reads the file; the lab is then addressed by its name.
+/// Reads the lab file.
 fn read(file: &Path) -> Result<(Lab, Options), Failure> {
     let lab = Lab::from_file(file).map_err(failure)?;
     let binary = own_program()?;
@@ -103,7 +103,7 @@ fn read(file: &Path) -> Result<(Lab, Options), Failure> {
     Ok((lab, options))
 }
 
-/// The path of this program.
+/// Returns the path of this program.
 pub(super) fn own_program() -> Result<PathBuf, Failure> {
     std::env::current_exe().map_err(|e| {
         Failure::new(Exit::Partial, "system", format!("the path of this program cannot be read: {e}"))
@@ -202,17 +202,17 @@ fn exec(format: Format, file: &Path, node: &str, command: &[String]) -> Result<(
     end(output.status)
 }
 
-/// As a shell gives it: 128 + N for signal N.
+/// Returns the exit code as a shell does: 128 + N for signal N.
 fn code(status: ExitStatus) -> i32 {
     status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or_default())
 }
 
-/// Ends as the command ended: the documented exit codes are for this program's own words.
+/// Exits with the code of the command that ran in the node, not with an exit code of this program.
 fn end(status: ExitStatus) -> ! {
     std::process::exit(code(status))
 }
 
-/// A lab's error with its exit code.
+/// Converts an error of a lab to a failure.
 pub(super) fn failure(error: LabError) -> Failure {
     let text = error.to_string();
     let denied = |source: &io::Error| source.kind() == io::ErrorKind::PermissionDenied;

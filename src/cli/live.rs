@@ -1,4 +1,4 @@
-//! `tortie policy trace --live`: what the kernel does with packets, beside what it should.
+//! `tortie policy trace --live`: compares the kernel's verdicts on real packets with the expected ones.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -21,7 +21,7 @@ pub(super) async fn run(context: &Context, packet: TraceQuery, seconds: u64) -> 
              drops before packet rules (a wrong checksum) is not seen; --for SECONDS waits longer",
             found.from.address, found.to.address, found.what
         );
-        // For machines the answer stands as ever.
+        // JSON output is printed as usual, in addition to the failure.
         output::print(context.globals.output, &found, |_, _| ())?;
         return Err(Failure::new(Exit::TimedOut, "timeout", text));
     }
@@ -77,7 +77,7 @@ fn one(out: &mut String, packet: &LivePacket) {
     let _ = writeln!(out, "    {}{note}", packet.result);
 }
 
-/// The verdict without the chain that it leads to: the next line has that.
+/// Returns the verdict without its target chain, which the next line shows.
 fn verb(step: &LiveStep) -> &str {
     step.verdict.split(' ').next().unwrap_or_default()
 }

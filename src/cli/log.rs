@@ -1,4 +1,4 @@
-//! `tortie log level`: another level of the agent's logs, for a while.
+//! `tortie log level`: sets a temporary log level of the agent.
 
 use std::fmt::Write as _;
 
@@ -42,7 +42,7 @@ pub(super) async fn run(context: &Context, command: &LogCommand) -> Result<(), F
     })
 }
 
-/// `90s`, `10m`, `2h`; a bare number is seconds.
+/// Parses `90s`, `10m` or `2h`; a bare number is seconds.
 fn seconds(text: &str) -> Result<u64, String> {
     let split = text.len() - usize::from(text.ends_with(['s', 'm', 'h']));
     let (number, unit) = text.split_at(split);

@@ -1,4 +1,4 @@
-//! `tortie man [DIR]`: manual pages, made from the definition that parses the command line.
+//! `tortie man [DIR]`: generates manual pages from the clap definition.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -38,7 +38,7 @@ fn unwritten(path: &Path, error: &std::io::Error) -> Failure {
     Failure::new(exit, "unwritten", format!("{} cannot be written: {error}", path.display()))
 }
 
-/// Every page with its name, the first one of the program itself.
+/// Returns every page with its name, the program's own page first.
 fn pages() -> Vec<(String, String)> {
     let mut root = Cli::command().disable_help_subcommand(true);
     root.build();
@@ -56,7 +56,7 @@ fn walk(command: &Command, parent: Option<&str>, out: &mut Vec<(String, String)>
 }
 
 fn page(command: &Command, name: &str, parent: Option<&str>) -> String {
-    // The options of every command are described once, on the page of the program.
+    // Global options are described only on the program's own page.
     let command = command.clone().mut_args(|arg| match (arg.is_global_set(), parent) {
         (true, Some(_)) => arg.hide(true),
         (true, None) => arg.help_heading("Options of every command"),
@@ -67,7 +67,7 @@ fn page(command: &Command, name: &str, parent: Option<&str>) -> String {
         .source(concat!("tortie ", env!("CARGO_PKG_VERSION")))
         .manual("Tortie");
     let mut page = Vec::new();
-    // A vector takes whatever is written to it.
+    // Writing to a vector does not fail.
     let _ = man.render(&mut page);
     let mut page = String::from_utf8_lossy(&page).into_owned();
     if let Some(parent) = parent {
@@ -86,7 +86,7 @@ mod tests {
         assert_eq!(all[0].0, "tortie");
         assert!(all.iter().any(|(name, _)| name == "tortie-bgp-peers"));
         for (name, text) in &all {
-            // What comes first defines how apostrophes look.
+            // The text before defines how apostrophes are rendered.
             let (_, text) = text.split_once(".TH ").unwrap();
             assert!(text.contains(".SH NAME\n") && text.contains(".SH SYNOPSIS\n"), "{name}");
             for line in text.lines().filter(|line| line.starts_with(['.', '\''])) {

@@ -1,14 +1,14 @@
-//! The command line: one file per command family.
+//! The command line: one file per command or family of commands.
 //!
-//! What it does: reads arguments, asks the agent over its unix socket or the store directly, prints tables, JSON or
-//! YAML, and ends with one of the documented exit codes. What it does not: decide anything that the agent decides.
+//! It parses arguments, queries the agent over its unix socket or opens the store, prints tables, JSON or
+//! YAML, and exits with a documented code. Decisions are left to the agent.
 //!
 //! ```text
 //!  arguments -> Context -> status | bgp | route --client.rs--> agent
 //!                       -> endpoint | policy    --offline.rs-> agent, or store with `--offline`
 //!                       -> store | selector     -------------> store, config
 //!                       -> lab | demo           -------------> topology
-//!                       -> bgp mrt              -------------> files, and tortie-bgp to read and to play them
+//!                       -> bgp mrt              -------------> files; tortie-bgp parses and replays them
 //!                       -> agent                -------------> the agent itself, in this process
 //! ```
 
@@ -175,14 +175,14 @@ enum Command {
     Version,
 }
 
-/// Runs the command line and gives the exit code.
+/// Runs the command line and returns the exit code.
 #[must_use]
 pub fn run() -> ExitCode {
     let words: Vec<_> = std::env::args_os().collect();
     if words.len() <= 1 {
         return short();
     }
-    // By itself clap colours on a dumb terminal, too, where `CI` is set.
+    // If `CI` is set, clap would also use colours on a dumb terminal.
     let color =
         if crate::api::terminal::is_dumb() { clap::ColorChoice::Never } else { clap::ColorChoice::Auto };
     let said = match Cli::command().color(color).try_get_matches_from(aliases::rewrite(words)) {
@@ -209,7 +209,7 @@ pub fn run() -> ExitCode {
     }
 }
 
-/// What `tortie` alone says: where to begin, and the verdict when an agent answers.
+/// Prints the text of `tortie` without arguments: first commands, and the verdict if an agent answers.
 fn short() -> ExitCode {
     let mut text = String::from(
         "Tortie: BGP, IPAM, kernel routes and policy of this host in one process.\n\n\
@@ -241,7 +241,7 @@ fn short() -> ExitCode {
     }
 }
 
-/// Help and version as they are; wrong usage as any other failure when JSON is asked for.
+/// Prints help, version or a usage error; the error is JSON if that was requested.
 fn misused(error: &clap::Error) -> ExitCode {
     let words: Vec<String> = std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect();
     let json = words.iter().any(|w| w == "-ojson" || w == "-o=json" || w == "--output=json")
@@ -254,13 +254,13 @@ fn misused(error: &clap::Error) -> ExitCode {
         report(Format::Json, &Failure::usage(text));
         return Exit::Usage.into();
     }
-    // A closed pipe is no error.
+    // A closed pipe is not an error.
     let _ = error.print();
     if error.use_stderr() { Exit::Usage.into() } else { ExitCode::SUCCESS }
 }
 
 impl Command {
-    /// Whether its text is keys of the store, or of a form that others define.
+    /// True if the output is store keys, or in a format that another party defines.
     fn prints_exactly(&self) -> bool {
         matches!(
             self,
@@ -274,8 +274,8 @@ impl Command {
         )
     }
 
-    /// Whether it writes the data model: decided for each command by name, so that none is forgotten. `store put`, `rm` and
-    /// `import` write the keys that a person names, of whatever model.
+    /// True if the command writes the data model. The match lists every command, so that a new one cannot be
+    /// forgotten. `store put`, `rm` and `import` write the keys that a user names, of any model.
     fn writes_model(&self) -> bool {
         match self {
             Self::Ipam(command) => command.writes(),
@@ -283,7 +283,7 @@ impl Command {
             Self::Purge(command) => command.writes_model(),
             Self::Migrate(command) => command.writes_model(),
             Self::Docker(_) => true,
-            // The agent says it in its status; plugins have forms of their own for a refusal.
+            // The agent reports this in its status; plugins have their own format for errors.
             Self::Agent(_) | Self::Kurma(_) => false,
             Self::Status(_)
             | Self::Bgp(_)
@@ -314,8 +314,8 @@ impl Command {
     }
 }
 
-/// Refuses before anything is read or printed where the store speaks another data model. What else is wrong with the store, the
-/// command itself says.
+/// Rejects the command before it reads or prints anything if the store has another data model. Other errors
+/// of the store are left to the command.
 async fn refuse_other_model(context: &Context) -> Result<(), Failure> {
     let Ok(store) = store::open(&context.globals, false).await else { return Ok(()) };
     match store.may_write().await {
@@ -334,7 +334,7 @@ fn dispatch(cli: Cli) -> Result<(), Failure> {
         Command::Status(command) => {
             repeat(&context, From::store_if(command.all_nodes), || status::run(&context, command))
         }
-        // A recording is no screen that could be printed again.
+        // The output is a recording, which `--watch` must not repeat.
         Command::Bgp(bgp::Bgp::Mrt(command)) => runtime()?.block_on(mrt::run(&context, command)),
         Command::Bgp(command) => {
             let of_store = matches!(command, bgp::Bgp::Peers { all_nodes: true });

@@ -1,12 +1,13 @@
-//! The table of all commands against a store of Calico 3: what writes the data model is refused, and no key changes.
+//! Runs all commands against a store of Calico 3: commands that write the data model must be rejected, and no
+//! key may change.
 
 use clap::CommandFactory as _;
 use tortie_store::{KeyValue, Op, StoreOptions, Txn};
 
 use super::*;
 
-/// Commands that write Calico's data model, each as a person types it. Some exist only for what they do to another program's
-/// state, and are refused before that.
+/// Commands that write Calico's data model, with arguments. Some only change the state of other programs, and
+/// are rejected before that.
 const WRITES: &[&str] = &[
     "docker --dir /nonexistent",
     "ipam assign",
@@ -27,11 +28,11 @@ const WRITES: &[&str] = &[
     "purge --keys --force",
 ];
 
-/// Commands that write the keys that a person names, of whatever model.
+/// Commands that write the keys that a user names, of any data model.
 const BY_HAND: &[&str] = &["store import", "store put", "store rm"];
 
-/// Those that write nothing of the model, or that say it in a form of their own: the agent in its status, plugins as their protocols
-/// want it.
+/// Commands that write nothing of the model, or report the rejection in their own form: the agent in its
+/// status, plugins by their protocols.
 const OTHERS: &[&str] = &[
     "__complete",
     "__namespaces",
@@ -115,7 +116,7 @@ fn leaves(command: &clap::Command, path: &str, out: &mut Vec<String>) {
     }
 }
 
-/// A store of Calico 3 with a block that an address is allocated in.
+/// Fills a store as Calico 3 does, with a block that has an allocated address.
 async fn store(url: &str) -> Vec<KeyValue> {
     let store =
         tortie_store::open(&StoreOptions { url: url.to_owned(), ..StoreOptions::default() }).await.unwrap();
@@ -160,7 +161,7 @@ fn on_a_store_of_calico_3_no_command_changes_a_key() {
     }
     let after = runtime().unwrap().block_on(async {
         let store = tortie_store::open(&StoreOptions { url, ..StoreOptions::default() }).await.unwrap();
-        // What goes past the commands is refused as well.
+        // Writes that do not come from a command are rejected, too.
         let op = Op::Put { key: "/calico/v1/Ready".to_owned(), value: "true".into(), lease: None };
         let refused = store.commit(Txn { ops: vec![op], ..Txn::default() }).await;
         assert!(matches!(refused, Err(tortie_store::StoreError::Guarded(_))), "{refused:?}");

@@ -1,4 +1,4 @@
-//! `tortie monitor`: what happens, as it happens.
+//! `tortie monitor`: prints events as they happen.
 
 use std::fmt::Write as _;
 
@@ -68,7 +68,7 @@ impl Kind {
 }
 
 impl About {
-    /// The same as parts of a query.
+    /// Appends the filters as query parameters.
     pub(super) fn query(&self, out: &mut String) {
         for (name, value) in [("peer", &self.peer), ("prefix", &self.prefix)] {
             if let Some(value) = value {
@@ -78,7 +78,7 @@ impl About {
     }
 }
 
-/// Events of the agent as they come.
+/// A stream of the agent's events.
 #[derive(Debug)]
 pub(super) struct EventFollower {
     body: Incoming,
@@ -87,13 +87,13 @@ pub(super) struct EventFollower {
 }
 
 impl EventFollower {
-    /// Follows what this query asks for.
+    /// Opens the stream for this query.
     pub(super) async fn begin(client: &Client, query: &str) -> Result<Self, Failure> {
         let (_, body) = client.stream(&format!("/v1/events?{query}"), "content-type").await?;
         Ok(Self { body, reader: SseReader::default(), ready: std::collections::VecDeque::new() })
     }
 
-    /// The next event; `None`: the agent has ended the stream.
+    /// Returns the next event; `None` if the agent has ended the stream.
     pub(super) async fn next(&mut self) -> Option<SseEvent> {
         loop {
             if let Some(event) = self.ready.pop_front() {
@@ -116,7 +116,7 @@ pub(super) async fn run(context: &Context, command: &Monitor) -> Result<(), Fail
     loop {
         let event = tokio::select! {
             event = stream.next() => event,
-            // Whoever presses Ctrl-C has seen enough.
+            // Ctrl-C ends the command without an error.
             _ = tokio::signal::ctrl_c() => return Ok(()),
         };
         let Some(event) = event else {
@@ -147,7 +147,7 @@ fn shown(format: Format, data: &str) -> Result<String, Failure> {
     }
 }
 
-/// One entry in one line; with its day for those who look back.
+/// Formats an event in one line, with the date if `day` is set.
 pub(super) fn line(event: &Event, day: bool) -> String {
     let (date, time) = event.time.split_once('T').unwrap_or(("", &event.time));
     let date = if day { format!("{date} ") } else { String::new() };

@@ -1,11 +1,11 @@
-//! Every next step that `status` names is a command that there is.
+//! Checks that every next step of a code is an existing command.
 
 use clap::Parser;
 
 use super::Cli;
 use crate::api::codes::{ALL, Kind};
 
-/// What a subject of this code looks like.
+/// Returns a typical subject of this code.
 fn subject(kind: Kind, name: &str) -> &'static str {
     match name {
         _ if kind == Kind::Cause => "Mesh_192_0_2_15",
@@ -30,7 +30,7 @@ fn every_next_step_is_a_command_that_there_is() {
                     let parsed = Cli::try_parse_from(std::iter::once("tortie").chain(words));
                     assert!(parsed.is_ok(), "{kind:?} {code}: `{command}`: {}", parsed.unwrap_err());
                 }
-                // Of every host with systemd and procps.
+                // Commands of every host with systemd and procps.
                 Some("modprobe" | "sysctl" | "journalctl" | "timedatectl") => assert_eq!(kind, Kind::Problem),
                 other => panic!("{kind:?} {code}: {other:?} is no command"),
             }

@@ -1,4 +1,4 @@
-//! `tortie node list|show|settings|delete`: the hosts of the store, straight on it, without an agent.
+//! `tortie node list|show|settings|delete`: hosts in the store, read directly, without an agent.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -45,23 +45,23 @@ pub(super) enum NodeCommand {
 }
 
 impl NodeCommand {
-    /// Whether it changes the store: such a command is not done again with `--watch`.
+    /// True if the command changes the store; such a command is not repeated by `--watch`.
     pub(super) fn writes(&self) -> bool {
         matches!(self, Self::Delete { .. })
     }
 }
 
-/// A host as the store has it.
+/// A host in the store.
 #[derive(Debug, Clone, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Node {
     name: String,
-    /// `running`, `ready` when it also serves, or `none`.
+    /// `running`, `ready` if it is also ready, or `none`.
     agent: String,
     version: Option<String>,
     sessions_up: Option<u64>,
     sessions: Option<u64>,
-    /// When its agent wrote its status last.
+    /// Time of its agent's last status.
     time: Option<String>,
     ip4: Option<String>,
     ip6: Option<String>,
@@ -73,9 +73,9 @@ struct Node {
     tunnel_addr: Option<String>,
     endpoints: Vec<String>,
     blocks: Vec<Block>,
-    /// Peers that only this host has.
+    /// Number of peers that only this host has.
     peers: usize,
-    /// Keys that are only about this host.
+    /// Number of keys that only concern this host.
     keys: usize,
 }
 
@@ -115,7 +115,7 @@ pub(super) async fn run(context: &Context, command: &NodeCommand) -> Result<(), 
     }
 }
 
-/// Everything that names hosts, or one host.
+/// Reads all keys that concern hosts, or one host.
 async fn read(context: &Context, name: Option<&str>) -> Result<Snapshot, Failure> {
     let mut prefixes = match name {
         None => [prefix::HOSTS, prefix::BGP_HOSTS, prefix::AFFINITIES, prefix::FELIX_HOSTS, prefix::STATUS]
@@ -139,7 +139,7 @@ pub(super) fn unknown(name: &str) -> Failure {
     )
 }
 
-/// The hosts that keys name, with what the keys say.
+/// Returns the hosts that keys name, with the content of the keys.
 fn nodes(snapshot: &Snapshot) -> BTreeMap<String, Node> {
     let mut nodes: BTreeMap<String, Node> = BTreeMap::new();
     let mut global_as = "64512".to_owned();
@@ -203,7 +203,7 @@ fn note(node: &mut Node, key: &Key, kv: &KeyValue) {
     }
 }
 
-/// The value as text, when there is one.
+/// Returns a value as text, if it is not empty.
 fn text(kv: &KeyValue) -> Option<String> {
     let text = std::str::from_utf8(&kv.value).ok()?.trim();
     (!text.is_empty()).then(|| text.to_owned())

@@ -1,8 +1,8 @@
-//! `tortie node delete`: everything of one host leaves the store, and says so.
+//! `tortie node delete`: removes all keys of one host from the store, and reports them.
 //!
-//! Addresses and blocks go first, while the endpoints that tell of them still stand; the keys of the host go after that,
-//! in one transaction that fails when an agent has come to life meanwhile. What an interruption leaves, the same command
-//! takes away.
+//! Addresses and blocks are released first, while the endpoints that use them still exist. Then one
+//! transaction deletes the host's keys; it fails if an agent has started meanwhile. An interrupted command is
+//! completed by running it again.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -22,25 +22,25 @@ use tortie_engine::ipam::Ipam;
 use tortie_engine::model::endpoint_name::name_of_stored;
 use tortie_store::{Compare, KeyValue, Op, Outcome, Snapshot, Txn};
 
-/// What was taken away.
+/// Removed objects.
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Removed {
     node: String,
-    /// Released, in the host's own blocks and in others'.
+    /// Released addresses, in the host's own blocks and in blocks of others.
     addresses: Vec<IpAddr>,
-    /// Blocks of the host that are gone.
+    /// Deleted blocks of the host.
     blocks: Vec<Cidr>,
-    /// Blocks of the host that others hold addresses in: nobody owns them now.
+    /// Blocks of the host in which other hosts have addresses; they have no owner now.
     kept_blocks: Vec<Cidr>,
     endpoints: Vec<String>,
-    /// Keys of the host that were deleted, endpoints among them.
+    /// Number of deleted keys of the host, including endpoints.
     keys: usize,
-    /// Keys of others that name one of the host's addresses as a peer; they stay.
+    /// Remaining keys of others that name an address of the host as a peer.
     still_named: Vec<String>,
 }
 
-/// The keys by which an agent says that it runs.
+/// Returns the keys that show that an agent runs.
 fn alive_evidence(name: &str) -> [(&'static str, String); 2] {
     let felix = Key::Felix { host: name.to_owned(), item: FelixItem::Status };
     let own = Key::TortieStatus { host: name.to_owned() };
@@ -52,7 +52,7 @@ pub(super) async fn run(context: &Context, name: &str, force: bool) -> Result<()
     output::print(context.globals.output, &removed, |out, _| print_report(out, &removed))
 }
 
-/// Takes the host away.
+/// Removes the host from the store.
 pub(super) async fn remove(context: &Context, name: &str, force: bool) -> Result<Removed, Failure> {
     let store = super::store::open(&context.globals, false).await?;
     let mut prefixes = prefix::all_of_host(name);
@@ -87,7 +87,7 @@ pub(super) async fn remove(context: &Context, name: &str, force: bool) -> Result
     }
     let mut ops: Vec<Op> =
         prefix::all_of_host(name).into_iter().map(|prefix| Op::DeletePrefix { prefix }).collect();
-    // The report of Felix lies below one of the prefixes.
+    // Felix's status key is below one of the prefixes.
     ops.push(Op::Delete { key: Key::TortieStatus { host: name.to_owned() }.to_string() });
     let compare = if force {
         Vec::new()
@@ -98,7 +98,7 @@ pub(super) async fn remove(context: &Context, name: &str, force: bool) -> Result
         let (who, sign) = &signs[0];
         return Err(is_alive(name, who, sign, ""));
     }
-    // A plugin that was under way may have taken one more.
+    // A plugin call in progress may have allocated another address.
     let late = ipam.remove_host(name).await.map_err(failed)?;
     gone.released.extend(late.released);
     gone.blocks.deleted.extend(late.blocks.deleted);
@@ -109,7 +109,7 @@ pub(super) async fn remove(context: &Context, name: &str, force: bool) -> Result
     Ok(removed)
 }
 
-/// The machine that the agent of this host runs on, where it is another one than this.
+/// Describes the machine of this host's agent, if it is another machine than this one.
 fn elsewhere(snapshot: &Snapshot) -> String {
     let machine = snapshot.entries.iter().find_map(|kv| NodeStatus::read(kv)?.machine);
     match (machine, Machine::by_machine_id()) {
@@ -135,7 +135,7 @@ fn sorted<T: Ord>(list: Vec<T>) -> Vec<T> {
     list.into_iter().collect::<BTreeSet<T>>().into_iter().collect()
 }
 
-/// The name of the endpoint that a key is of.
+/// Returns the name of the endpoint that a key contains.
 fn endpoint(kv: &KeyValue) -> Option<String> {
     match Key::parse(&kv.key).ok()? {
         Key::Endpoint(endpoint) => Some(name_of_stored(&endpoint, &kv.value)),
@@ -143,7 +143,7 @@ fn endpoint(kv: &KeyValue) -> Option<String> {
     }
 }
 
-/// Peers of all hosts and of others at an address of this one.
+/// Returns global peers and peers of other hosts at an address of this host.
 fn peers_elsewhere(snapshot: &Snapshot, name: &str) -> Vec<String> {
     let mut addrs: Vec<IpAddr> = Vec::new();
     let mut peers: Vec<(IpAddr, String)> = Vec::new();

@@ -1,4 +1,4 @@
-//! `tortie node settings`: the settings that are in force on a host, and where each comes from.
+//! `tortie node settings`: shows the settings in force on a host, and the origin of each.
 
 use std::collections::BTreeMap;
 
@@ -17,11 +17,11 @@ use tortie_store::Snapshot;
 struct Row {
     name: String,
     value: String,
-    /// `host`, `global` or `default`.
+    /// Origin: `host`, `global` or `default`.
     from: &'static str,
-    /// The key that says so.
+    /// Store key with the value.
     key: Option<String>,
-    /// Why it is not as a stronger key says, or has no effect.
+    /// Reason why a key with precedence is not in force, or why the setting has no effect.
     note: String,
 }
 
@@ -45,7 +45,8 @@ pub(super) async fn run(context: &Context, host: &str, changed: bool) -> Result<
     })
 }
 
-/// The defaults, over them what all hosts have, over them what this one has: as [`Settings::apply`] puts them in force.
+/// Returns the defaults, overridden by global settings, overridden by those of the host, as
+/// [`Settings::apply`] does.
 fn rows(snapshot: &Snapshot, host: &str) -> Vec<Row> {
     let mut rows: BTreeMap<String, Row> = BTreeMap::new();
     for setting in Settings::default().all() {
@@ -75,7 +76,7 @@ fn rows(snapshot: &Snapshot, host: &str) -> Vec<Row> {
                     (row.value, row.from) = (setting.to_text(), from);
                     row.key = Some(entry.key.clone());
                 }
-                // A running agent keeps the last value that it could read.
+                // A running agent keeps the last valid value.
                 Err(error) => row.note = format!("{} cannot be read: {error}", entry.key),
             }
         }
@@ -100,7 +101,7 @@ mod tests {
         Snapshot { revision: 1, entries: entries.iter().map(entry).collect(), ..Snapshot::default() }
     }
 
-    /// What is shown is what the model of that host has in force.
+    /// The shown settings are equal to those of the host's model.
     #[test]
     fn host_over_global_over_default_as_the_agent_has_it() {
         let snapshot = snapshot(&[

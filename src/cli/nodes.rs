@@ -1,4 +1,5 @@
-//! `--all-nodes`: what every host says of itself, from the small status keys in the store. Any host can ask; no agent need run.
+//! `--all-nodes`: shows the status that every host publishes in the store. It works on any host, without an
+//! agent.
 
 use std::fmt::Write as _;
 
@@ -10,16 +11,16 @@ use super::output::{self, span, table};
 use crate::api::nodes::{self, ClusterNode};
 use crate::api::status::{API_VERSION, List, UpCount};
 
-/// Which columns.
+/// Columns to show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum View {
-    /// `status`.
+    /// Columns of `status`.
     Status,
-    /// `bgp peers`.
+    /// Columns of `bgp peers`.
     Sessions,
 }
 
-/// Prints all hosts; exit 6 when some are silent, 1 when one is not ready.
+/// Prints all hosts. The exit code is 6 if some publish no status, and 1 if one is not ready.
 pub(super) async fn run(context: &Context, view: View) -> Result<(), Failure> {
     let snapshot = super::store::open(&context.globals, false).await?.list(&nodes::prefixes()).await?;
     let now = Timestamp::now();

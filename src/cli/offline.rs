@@ -1,4 +1,4 @@
-//! Questions about endpoints and policies, to the agent or to the store alone.
+//! Queries about endpoints and policies, answered by the agent or from the store alone.
 
 use serde::de::DeserializeOwned;
 
@@ -18,7 +18,7 @@ pub(super) struct Source {
 }
 
 impl Source {
-    /// Asks the agent for `path`, or makes the answer from the store.
+    /// Queries the agent for `path`, or computes the answer from the store.
     pub(super) async fn ask<T: DeserializeOwned>(
         self,
         context: &Context,
@@ -44,7 +44,7 @@ impl Source {
     }
 }
 
-/// A list that no agent made.
+/// Creates a list that was computed without an agent.
 pub(super) fn list<T>(
     kind: &str,
     offline: &OfflinePolicyView,

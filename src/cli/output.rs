@@ -1,4 +1,4 @@
-//! Tables without boxes, JSON and YAML; data to stdout, everything else to stderr.
+//! Output of commands: tables without borders, JSON and YAML; data on stdout, everything else on stderr.
 
 use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
@@ -26,7 +26,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// Whether people read it.
+    /// True if the output is for people.
     #[must_use]
     pub fn is_text(self) -> bool {
         matches!(self, Self::Table | Self::Wide)
@@ -45,30 +45,30 @@ pub enum Color {
     Never,
 }
 
-/// The code of a failure that is none: the reader of several answers has gone.
+/// Code of the pseudo failure that ends `--watch` after its reader has closed the pipe.
 pub(super) const CLOSED: &str = "closed";
 
-/// How tables look; set once.
+/// Style of the output, set once.
 #[derive(Debug, Clone, Copy)]
 struct Style {
     headers: bool,
     color: bool,
-    /// JSON in one line, one answer after the other.
+    /// True to print each JSON answer on one line.
     lines: bool,
-    /// Answers are text.
+    /// True if answers are text.
     people: bool,
-    /// Ids of containers are shortened.
+    /// True to shorten container ids.
     short_ids: bool,
 }
 
 static STYLE: OnceLock<Style> = OnceLock::new();
-/// What stands before the next answer of several, as an index of [`BETWEEN`].
+/// Separator before the next answer, as an index of [`BETWEEN`].
 static BEFORE: AtomicU8 = AtomicU8::new(0);
-/// Nothing; an empty line; a clean screen; a new document of YAML.
+/// Separators: nothing, an empty line, a cleared screen, a new YAML document.
 const BETWEEN: [&str; 4] = ["", "\n", "\x1b[H\x1b[J", "---\n"];
 
-/// Sets how tables look, before anything is printed. `lines`: JSON goes into one line each; `keys`: the answer is about keys of
-/// the store, which stand as they are.
+/// Sets the style before anything is printed. `lines` prints each JSON answer on one line; with `keys`, the
+/// answer contains store keys, which must not be shortened.
 pub(super) fn style(no_headers: bool, color: Color, lines: bool, keys: bool, format: Format) {
     let color = match color {
         Color::Always => true,
@@ -79,12 +79,12 @@ pub(super) fn style(no_headers: bool, color: Color, lines: bool, keys: bool, for
     let _ = STYLE.set(Style { headers: !no_headers, color, lines, people: format.is_text(), short_ids });
 }
 
-/// Whether answers are printed as text.
+/// True if answers are printed as text.
 pub(super) fn for_people() -> bool {
     styled().people
 }
 
-/// The next answer is one of several: on a terminal it takes the place of the one before.
+/// Announces one of several answers: on a terminal it replaces the answer before.
 pub(super) fn again(format: Format) {
     static FIRST: OnceLock<()> = OnceLock::new();
     let first = FIRST.set(()).is_ok();
@@ -102,7 +102,7 @@ fn styled() -> Style {
     STYLE.get().copied().unwrap_or(unset)
 }
 
-/// Words of state in their colours. The word carries the meaning; colour only helps to find it.
+/// Colours words of state. The word carries the meaning; the colour only helps to find it.
 fn paint(text: &str) -> String {
     let color = |word: &str| match word {
         "READY" | "Established" | "installed" | "confirmed" | "ok" | "ALLOW" => Some("32"),
@@ -119,7 +119,7 @@ fn paint(text: &str) -> String {
         let (between, from) = rest.split_at(start);
         let (word, after) = from.split_at(from.find(|c| !is_part(c)).unwrap_or(from.len()));
         out.push_str(between);
-        // A count of none is no state: `0 failed`.
+        // A count of zero is not a state: `0 failed`.
         match color(word).filter(|_| !counts_none(&out)) {
             Some(code) => out.push_str(&format!("\x1b[{code}m{word}\x1b[0m")),
             None => out.push_str(word),
@@ -130,15 +130,15 @@ fn paint(text: &str) -> String {
     out
 }
 
-/// The text ends with the number 0 and a blank.
+/// True if the text ends with the number 0 and a blank.
 fn counts_none(text: &str) -> bool {
     text.strip_suffix("0 ").is_some_and(|text| text.chars().next_back().is_none_or(char::is_whitespace))
 }
 
-/// Prints for people with `text`, or the value as JSON or YAML.
+/// Prints a value with `text` for people, or as JSON or YAML.
 ///
 /// # Errors
-/// When the output cannot be written; a closed pipe is no error.
+/// If the output cannot be written; a closed pipe is no error.
 pub fn print<T: Serialize>(
     format: Format,
     value: &T,
@@ -155,34 +155,35 @@ pub fn print<T: Serialize>(
         }
         Format::Yaml => out = serde_yaml_ng::to_string(value).map_err(|e| internal(&e))?,
     }
-    // What others wrote is shown before our own colours come in.
+    // Text of external origin is escaped before colours are added.
     let out = shown(&out);
     if format.is_text() && styled().color { send(&paint(&out)) } else { send(&out) }
 }
 
-/// Prints a text that is no table; for machines as the field `text` of an object.
+/// Prints a text; for programs, it is the member `text` of an object.
 ///
 /// # Errors
-/// When the output cannot be written; a closed pipe is no error.
+/// If the output cannot be written; a closed pipe is no error.
 pub fn text(format: Format, text: &str) -> Result<(), Failure> {
     print(format, &serde_json::json!({ "text": text }), |out, _| out.push_str(text))
 }
 
-/// Writes to stdout, control characters escaped.
+/// Writes to stdout with control characters escaped.
 ///
 /// # Errors
-/// When the output cannot be written; a closed pipe is no error.
+/// If the output cannot be written; a closed pipe is no error.
 pub fn write_out(text: &str) -> Result<(), Failure> {
     send(&shown(text))
 }
 
-/// A text as it is printed: what would act on a terminal is escaped, and ids of containers are as their engines print them.
+/// Escapes control characters, and shortens container ids if the style says so.
 fn shown(text: &str) -> Cow<'_, str> {
     let text = escape::lines(text);
     if styled().short_ids { Cow::Owned(with_short_ids(&text)) } else { text }
 }
 
-/// A text in which an id of 64 hexadecimal digits has the twelve that `docker ps` shows. A command to be copied stays as it is.
+/// Shortens ids of 64 hexadecimal digits to twelve, as `docker ps` does. Commands that a user may copy are
+/// unchanged.
 fn with_short_ids(text: &str) -> String {
     let short = |line: &str| {
         let (before, command) = line.split_at(line.find("tortie store ").unwrap_or(line.len()));
@@ -206,18 +207,18 @@ fn with_short_ids(text: &str) -> String {
     text.split_inclusive('\n').map(short).collect()
 }
 
-/// A diagnostic, for standard error: control characters are escaped.
+/// Prints a diagnostic on standard error, with control characters escaped.
 pub fn diagnose(text: &str) {
     eprintln!("{}", escape::lines(text));
 }
 
-/// Writes to stdout as it is: what moves the cursor, and texts that were escaped.
+/// Writes to stdout unchanged, for cursor control and texts that are already escaped.
 pub(super) fn send(text: &str) -> Result<(), Failure> {
     let before = BETWEEN.get(usize::from(BEFORE.swap(0, Ordering::Relaxed))).copied().unwrap_or_default();
     let mut stdout = io::stdout().lock();
     let wrote = stdout.write_all(before.as_bytes()).and_then(|()| stdout.write_all(text.as_bytes()));
     match wrote.and_then(|()| stdout.flush()) {
-        // Nobody reads on: of several answers this was the last.
+        // The reader has closed the pipe, so no further answer is needed.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe && styled().lines => {
             Err(Failure::new(Exit::Partial, CLOSED, ""))
         }
@@ -232,7 +233,7 @@ fn internal(error: &dyn std::error::Error) -> Failure {
     Failure::new(Exit::Partial, "output", format!("the answer cannot be printed: {error}"))
 }
 
-/// A table whose columns are as wide as their longest cell, two blanks apart, without lines.
+/// Formats a table whose columns are as wide as their longest cell, separated by two blanks.
 #[must_use]
 pub fn table(head: &[&str], rows: Vec<Vec<String>>) -> String {
     let mut table = comfy_table::Table::new();
@@ -241,7 +242,7 @@ pub fn table(head: &[&str], rows: Vec<Vec<String>>) -> String {
         table.set_header(head.to_vec());
     }
     for row in rows {
-        // A cell has one line, whatever its text holds.
+        // A cell must stay on one line, whatever its text contains.
         table.add_row(row.iter().map(|cell| escape::line(cell).into_owned()).collect::<Vec<_>>());
     }
     for column in table.column_iter_mut() {

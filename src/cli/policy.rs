@@ -1,4 +1,5 @@
-//! `tortie policy list|show|trace`: policies and profiles, with the endpoints that they act on.
+//! `tortie policy list|show|trace`: shows policies and profiles, the endpoints that they apply to, and traces
+//! packets.
 
 use std::fmt::Write as _;
 
@@ -49,7 +50,7 @@ pub(super) enum PolicyCommand {
 }
 
 impl PolicyCommand {
-    /// Whether the answer comes from the store alone.
+    /// True if the answer comes from the store alone.
     pub(super) fn is_offline(&self) -> bool {
         let (Self::List { source, .. } | Self::Show { source, .. } | Self::Trace { source, .. }) = self;
         source.offline

@@ -1,7 +1,8 @@
-//! `tortie purge`: what the agent leaves on this host on purpose goes, and is named; so is what stays.
+//! `tortie purge`: removes what the agent leaves on this host on purpose, and lists removed and remaining
+//! objects.
 //!
-//! The kernel's part comes first and needs no store. Keys go only when that is asked for: other hosts and a reinstallation
-//! of this one read them.
+//! The kernel's objects are removed first and need no store. Keys are removed only on request, because other
+//! hosts and a reinstallation of this one read them.
 
 use std::fmt::Write as _;
 use std::os::unix::net::UnixStream;
@@ -21,9 +22,9 @@ use crate::plugins::docker;
 use tortie_kernel::{Marks, Mode, Purge};
 use tortie_store::{StoreError, StoreUrl};
 
-/// What interfaces of workloads begin with.
+/// Prefix of workload interfaces.
 const WORKLOADS: &str = "cali";
-/// Longest wait for a store that only helps.
+/// Maximum wait for the store, which is only helpful here.
 const STORE: Duration = Duration::from_secs(3);
 
 /// Options of `tortie purge`.
@@ -50,32 +51,32 @@ pub(super) struct PurgeCommand {
 }
 
 impl PurgeCommand {
-    /// Whether it takes keys out of the store.
+    /// True if the command removes keys from the store.
     pub(super) fn writes_model(&self) -> bool {
         self.keys && !self.dry_run
     }
 }
 
-/// What went, or would.
+/// Removed objects, or with a dry run those that would be removed.
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Report {
     node: String,
-    /// Nothing was done.
+    /// True if nothing was removed.
     dry_run: bool,
-    /// Routes of the main table.
+    /// Number of routes of the main table.
     routes: usize,
     nexthops: usize,
-    /// Permanent ones, of workloads.
+    /// Number of permanent neighbour entries of workloads.
     neighbours: usize,
     /// Tables of nftables, family inet.
     tables: Vec<String>,
     tunnel_address: Option<String>,
     files: Vec<PathBuf>,
-    /// Of this host in the store; absent when that was not asked for.
+    /// Removed keys of this host; `None` if that was not requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     keys: Option<Removed>,
-    /// What is left, and who takes it away.
+    /// Remaining objects, with the way to remove them.
     stays: Vec<String>,
 }
 
@@ -89,7 +90,7 @@ pub(super) async fn run(context: &Context, command: &PurgeCommand) -> Result<(),
         let text = "routes, rules and files are root's: run it with sudo";
         return Err(Failure::new(Exit::Permission, "denied", text));
     }
-    // First: an agent that runs in the middle of a move must not be stopped for this.
+    // This check is the first, because an agent in the middle of a migration must not be stopped for this.
     migrate::refuse_while_moving(&command.state_dir)?;
     refuse_while_alive(context)?;
     let sqlite = match context.globals.datastore.parse::<StoreUrl>()? {
@@ -136,7 +137,7 @@ pub(super) async fn run(context: &Context, command: &PurgeCommand) -> Result<(),
         )?,
         ..Report::default()
     };
-    // Last: what is told of them helps with the rest when something went wrong before.
+    // Keys are removed last: until then they help to repeat a command that failed before.
     if command.keys && !command.dry_run {
         report.keys = match node_delete::remove(context, &node, command.force).await {
             Ok(removed) => Some(removed),
@@ -148,7 +149,7 @@ pub(super) async fn run(context: &Context, command: &PurgeCommand) -> Result<(),
     output::print(context.globals.output, &report, |out, _| print_report(out, &report))
 }
 
-/// An agent that only hangs listens, too.
+/// Rejects the command while an agent listens at the socket, even if it hangs.
 fn refuse_while_alive(context: &Context) -> Result<(), Failure> {
     let socket = &context.globals.socket;
     if UnixStream::connect(socket).is_err() {
@@ -161,8 +162,8 @@ fn refuse_while_alive(context: &Context) -> Result<(), Failure> {
     Err(Failure::new(Exit::Refused, "agent-lives", text))
 }
 
-/// A SQLite store may be that of many hosts of this machine. One that is damaged or not there is nobody's; one that does not
-/// answer now may belong to another process.
+/// Rejects the removal of a SQLite store that other hosts on this machine use. A damaged or missing store has
+/// no users; a store that does not answer now may be in use by another process.
 async fn nobody_else_lives(context: &Context, node: &str, path: &Path) -> Result<(), Failure> {
     let store = match tortie_store::open(&super::store::store_options(&context.globals, false)).await {
         Err(StoreError::Unusable(_) | StoreError::Damaged(_)) => return Ok(()),
@@ -183,7 +184,7 @@ async fn nobody_else_lives(context: &Context, node: &str, path: &Path) -> Result
     }
 }
 
-/// This host's address in the tunnel, where the store still answers.
+/// Returns this host's tunnel address, if the store still answers.
 async fn tunnel_address(context: &Context, node: &str) -> Option<std::net::Ipv4Addr> {
     let ask = async {
         let store = super::store::open(&context.globals, false).await.ok()?;
@@ -194,7 +195,7 @@ async fn tunnel_address(context: &Context, node: &str) -> Option<std::net::Ipv4A
     std::str::from_utf8(&found.value).ok()?.trim().parse().ok()
 }
 
-/// What the agent wrote on this host, there or not.
+/// Returns the files that the agent writes on this host, existing or not.
 fn files(context: &Context, settings: &Settings, store: Option<&Path>) -> Vec<PathBuf> {
     let cache = settings.cache_path();
     let machine = crate::api::machine::kept_at(&cache);
@@ -202,7 +203,8 @@ fn files(context: &Context, settings: &Settings, store: Option<&Path>) -> Vec<Pa
     let plugins = settings.docker_dir.clone().unwrap_or_else(|| PathBuf::from(docker::PLUGINS));
     all.extend(["tortie.sock", "tortie-ipam.sock"].map(|name| plugins.join(name)));
     if let Some(database) = store {
-        // SQLite's own and those beside it; the database last, so that an interruption leaves a store or none.
+        // SQLite's files and those next to them; the database is last, so that an interruption leaves a store
+        // or none.
         for ending in ["-wal", "-shm"] {
             let mut name = database.as_os_str().to_owned();
             name.push(ending);
@@ -214,7 +216,7 @@ fn files(context: &Context, settings: &Settings, store: Option<&Path>) -> Vec<Pa
     all
 }
 
-/// Those that were there.
+/// Removes the files, and returns those that existed.
 fn remove(files: &[PathBuf], dry_run: bool) -> Result<Vec<PathBuf>, Failure> {
     let mut gone = Vec::new();
     for path in files {

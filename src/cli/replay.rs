@@ -1,4 +1,5 @@
-//! `tortie replay FILE`: the inputs of an agent's journal through this program, from a report of another host too.
+//! `tortie replay FILE`: runs the inputs of an agent's journal through this program, also those of another
+//! host's bug report.
 
 use std::fmt::Write as _;
 use std::io::Read as _;
@@ -14,9 +15,9 @@ use super::output;
 use crate::agent::{Question, ReplayError, ReplayOptions, replay};
 use crate::api::replay::Replay;
 
-/// Lines of a list on the screen; `-o json` has all of them.
+/// Maximum number of lines of a list on the screen; `-o json` has all.
 const SHOWN: usize = 12;
-/// Columns of a line on the screen.
+/// Maximum number of columns of a line on the screen.
 const COLUMNS: usize = 78;
 
 /// Flags of `tortie replay`.
@@ -148,7 +149,8 @@ fn list(out: &mut String, name: &str, lines: &[String]) {
     }
 }
 
-/// At most so many columns; the text may be foreign, so that control characters are escaped.
+/// Truncates a text to `columns`, with control characters escaped, because the text may be of external
+/// origin.
 fn cut(text: &str, columns: usize) -> String {
     let safe: String = text
         .chars()

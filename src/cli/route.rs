@@ -1,4 +1,4 @@
-//! `tortie route list|get`: the kernel's view beside what is wanted.
+//! `tortie route list|get`: compares the kernel's routes with the intent.
 
 use std::fmt::Write as _;
 
@@ -27,7 +27,7 @@ pub(super) enum Route {
     },
 }
 
-/// Reads an address whose interface may be named or numbered (RFC 4007 11.2).
+/// Parses an address with an optional zone, which is an interface name or index (RFC 4007 11.2).
 fn scoped_addr(text: &str) -> Result<ScopedAddr, String> {
     let wrong =
         |error: &dyn std::fmt::Display| format!("{error}: write 192.0.2.1, 2001:db8::1 or fe80::1%eth1");
@@ -42,7 +42,7 @@ fn scoped_addr(text: &str) -> Result<ScopedAddr, String> {
     }
 }
 
-/// The index of an interface by its name.
+/// Returns the index of an interface by its name.
 fn interface_index(name: &str) -> Option<u32> {
     if name.is_empty() || name.contains('/') || name.starts_with('.') {
         return None;
@@ -56,12 +56,12 @@ pub(super) async fn run(context: &Context, command: &Route) -> Result<(), Failur
     match command {
         Route::List { filter } => {
             let mut list: List<KernelRouteRow> = pages(&client, "/v1/routes", filter, &[]).await?;
-            // Pages come in the order of the table.
+            // Pages arrive in the order of the agent's table, so the list is sorted.
             list.items.sort_by_cached_key(|row| row.prefix.parse::<tortie_net::Cidr>().ok());
             output::print(format, &list, |out, wide| out.push_str(&rows(&list.items, wide)))
         }
         Route::Get { address } => {
-            // The sign before a zone is one of URLs, too (RFC 3986 2.1).
+            // `%` before a zone must be percent-encoded in URLs (RFC 3986 2.1).
             let segment = address.to_string().replace('%', "%25");
             let got: RouteGet = client.get(&format!("/v1/routes/get/{segment}")).await?;
             output::print(format, &got, |out, _| explain(out, &got))?;

@@ -1,11 +1,12 @@
-//! `tortie schema [KIND|COMMAND]`: what machines may rely on in an answer, as JSON Schema (draft 2020-12).
+//! `tortie schema [KIND|COMMAND]`: prints the JSON Schema (draft 2020-12) of answers, which programs may rely
+//! on.
 
 use serde_json::{Map, Value};
 
 use super::failure::{Exit, Failure};
 use super::output;
 
-/// The published file.
+/// The published schema file.
 const DOCUMENT: &str = include_str!("../../docs/schema/v1.json");
 
 /// `tortie schema`.
@@ -17,7 +18,7 @@ pub(super) struct SchemaCommand {
     of: Vec<String>,
 }
 
-/// Prints it.
+/// Prints the whole schema, or that of one kind or command.
 pub(super) fn run(command: &SchemaCommand) -> Result<(), Failure> {
     if command.of.is_empty() {
         return output::write_out(DOCUMENT);
@@ -56,7 +57,7 @@ pub(super) fn run(command: &SchemaCommand) -> Result<(), Failure> {
     output::write_out(&format!("{text}\n"))
 }
 
-/// A definition and all that it refers to.
+/// Adds a definition and all definitions that it refers to.
 fn gather(name: &str, all: &Map<String, Value>, into: &mut Map<String, Value>) {
     let Some(schema) = all.get(name).filter(|_| !into.contains_key(name)) else { return };
     into.insert(name.to_owned(), schema.clone());

@@ -1,4 +1,4 @@
-//! `tortie selector eval|match`: does a selector match these labels, and which endpoints does it select?
+//! `tortie selector eval|match`: evaluates a selector against labels, or lists the endpoints that it matches.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

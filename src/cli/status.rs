@@ -1,4 +1,4 @@
-//! `tortie status`: one screen, one verdict.
+//! `tortie status`: shows the state of the agent and the host on one screen, with one verdict.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -19,7 +19,7 @@ pub(super) struct StatusCommand {
     pub(super) all_nodes: bool,
 }
 
-/// Prints the verdict; exit 1 when the agent is not ready.
+/// Prints the verdict; the exit code is 1 if the agent is not ready.
 pub(super) async fn run(context: &Context, command: &StatusCommand) -> Result<(), Failure> {
     if command.all_nodes {
         return nodes::run(context, nodes::View::Status).await;
@@ -32,7 +32,7 @@ pub(super) async fn run(context: &Context, command: &StatusCommand) -> Result<()
     Err(Failure::new(Exit::No, "not-ready", format!("{} is not ready: {}", status.node, status.summary)))
 }
 
-/// The first line: host, version, age, verdict.
+/// Formats the first line: host, version, uptime, verdict.
 pub(super) fn headline(s: &Status) -> String {
     let verdict = match s.verdict.as_str() {
         "degraded" => "READY, degraded".to_owned(),
@@ -42,7 +42,7 @@ pub(super) fn headline(s: &Status) -> String {
     format!("{}   tortie {}   up {}   {verdict}: {}", s.node, s.version, span(s.uptime_seconds), s.summary)
 }
 
-/// The counts that are not zero, and those that are always shown.
+/// Formats counts that are not zero or always shown.
 fn counts(all: &[(usize, &str, bool)]) -> String {
     let shown = all.iter().filter(|(n, _, always)| *always || *n > 0);
     shown.map(|(n, what, _)| format!("{n} {what}")).collect::<Vec<_>>().join("   ")

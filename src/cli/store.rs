@@ -1,4 +1,5 @@
-//! `tortie store ls|get|put|rm|watch|import|export|validate|accept`: straight on the store, without an agent.
+//! `tortie store ls|get|put|rm|watch|import|export|validate|accept`: direct access to the store, without an
+//! agent.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -23,7 +24,7 @@ use crate::api::escape;
 use crate::api::status::ActionResult;
 use tortie_store::{Change, DataModel, KeyValue, Op, Outcome, Store, StoreOptions, Txn, WatchEvent};
 
-/// The root of the data model.
+/// Root of the data model.
 const ROOT: &str = "/calico/";
 
 /// The store family of commands.
@@ -105,18 +106,18 @@ pub(super) enum StoreCommand {
     Accept,
 }
 
-/// Opens the store of the flags.
+/// Opens the store of the global flags.
 pub(super) async fn open(globals: &Globals, create: bool) -> Result<Arc<dyn Store>, Failure> {
     Ok(tortie_store::open(&store_options(globals, create)).await?)
 }
 
-/// Opens the store of the flags for keys that a person names one by one: of whatever data model they are.
+/// Opens the store of the global flags for keys that a user names one by one, whatever its data model.
 async fn open_by_hand(globals: &Globals, create: bool) -> Result<Arc<dyn Store>, Failure> {
     let options = StoreOptions { data_model: DataModel::V1, ..store_options(globals, create) };
     Ok(tortie_store::open(&options).await?)
 }
 
-/// The flags as the store reads them.
+/// Converts the global flags to options of the store.
 pub(super) fn store_options(globals: &Globals, create: bool) -> StoreOptions {
     StoreOptions {
         url: globals.datastore.clone(),
@@ -232,7 +233,7 @@ pub(super) async fn run(context: &Context, command: &StoreCommand) -> Result<(),
             let store = open(globals, false).await?;
             let snapshot = store.list(&[ROOT.to_owned()]).await?;
             let count = store_export::print(&snapshot.entries, *redact)?;
-            // Which moment a backup is of; the data itself stays what `import` reads.
+            // The revision of a backup goes to stderr, so that stdout remains readable by `import`.
             eprintln!("{count} keys of {} at revision {}", store.describe(), snapshot.revision);
             Ok(())
         }
@@ -267,7 +268,7 @@ fn text(value: &[u8]) -> String {
     String::from_utf8_lossy(value).into_owned()
 }
 
-/// A key that says that an agent lives: without its lease it would say so for ever.
+/// True for a key that shows that an agent runs: without its lease it would do so forever.
 fn is_of_the_moment(key: &str) -> bool {
     matches!(Key::parse(key), Ok(Key::TortieStatus { .. } | Key::Felix { item: FelixItem::Status, .. }))
 }
@@ -307,7 +308,7 @@ fn list(out: &mut String, rows: &[Row<'_>], wide: bool) {
     }
 }
 
-/// The members of an import; a key that is there twice is a mistake that JSON readers pass over.
+/// Members of an import. A duplicate key is an error, which other JSON readers ignore.
 struct Entries(BTreeMap<String, serde_json::Value>);
 
 impl<'de> serde::Deserialize<'de> for Entries {
@@ -343,7 +344,7 @@ async fn import(globals: &Globals, file: &Path, raw: bool, allow_unknown: bool) 
             "{name}: {error}. An import is one JSON object {{\"<full key>\": \"<value as text>\"}}"
         ))
     })?;
-    // What is no such list is refused below, as a key that is none.
+    // A member that is not such a list is rejected below as an invalid key.
     let unchecked = map.get(UNCHECKED).and_then(listed_keys).unwrap_or_default();
     if !unchecked.is_empty() {
         map.remove(UNCHECKED);
@@ -434,7 +435,7 @@ async fn import(globals: &Globals, file: &Path, raw: bool, allow_unknown: bool) 
     )
 }
 
-/// Refuses what nobody reads here: it may be misspelt, and would be without effect.
+/// Rejects keys that this program does not know: they may be misspelt, and would have no effect.
 fn refuse_unknown(found: Vec<String>, allowed: bool) -> Result<(), Failure> {
     if allowed || found.is_empty() {
         return Ok(());

@@ -1,4 +1,5 @@
-//! The form of `tortie store export`, which `import` reads, and what is exported where the store itself cannot be read.
+//! Format of `tortie store export`, which `import` reads, and the export from an agent's cache if the store
+//! cannot be read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -13,7 +14,7 @@ use super::failure::{Exit, Failure};
 use super::output::write_out;
 use tortie_store::{Cache, KeyValue};
 
-/// Prints these entries as one JSON object, and gives their number.
+/// Prints these entries as one JSON object, and returns their number.
 pub(super) fn print(entries: &[KeyValue], redact: bool) -> Result<usize, Failure> {
     let mut all: BTreeMap<&str, serde_json::Value> =
         entries.iter().map(|e| (e.key.as_str(), exported(&e.value, redact))).collect();
@@ -28,7 +29,8 @@ pub(super) fn print(entries: &[KeyValue], redact: bool) -> Result<usize, Failure
     Ok(count)
 }
 
-/// The entries that an agent keeps on its disk, the last good value of each, and of what they are, for people.
+/// Returns the entries in an agent's cache, with the last valid value of each, and a description of their
+/// origin.
 pub(super) fn of_cache(path: &Path) -> Result<(Vec<KeyValue>, String), Failure> {
     let shown = path.display();
     let found =
@@ -49,7 +51,8 @@ pub(super) fn of_cache(path: &Path) -> Result<(Vec<KeyValue>, String), Failure> 
     Ok((entries, of))
 }
 
-/// The handles that the addresses in these blocks have: an agent reads none of them.
+/// Returns the IPAM handles that addresses in these blocks have, because an agent's cache contains no
+/// handles.
 fn handles(entries: &[KeyValue]) -> Vec<KeyValue> {
     let mut all: BTreeMap<String, Handle> = BTreeMap::new();
     for entry in entries {
@@ -70,32 +73,33 @@ fn handles(entries: &[KeyValue]) -> Vec<KeyValue> {
     all.into_iter().map(entry).collect()
 }
 
-/// The member of an export that names the keys whose values `import` takes unchecked: a list in JSON, as text like all other
-/// members.
+/// Member of an export that lists the keys whose values `import` does not validate: a JSON list, encoded as
+/// text like all other members.
 pub(super) const UNCHECKED: &str = "unchecked";
 
-/// A value as `export` prints it: text, but for octets that are none.
+/// Converts a value for `export`: text, or base64 for octets that are not text.
 fn exported(value: &[u8], redact: bool) -> serde_json::Value {
     match std::str::from_utf8(value) {
-        // Where a secret in octets ends is not known.
+        // In octets that are not text the end of a secret cannot be found.
         _ if redact => redact::value(value).into(),
         Ok(plain) => plain.into(),
         Err(_) => serde_json::json!({ "base64": BASE64_STANDARD.encode(value) }),
     }
 }
 
-/// Whether `import` takes a value that it checks; octets that are no text have a form of their own.
+/// True if `import` accepts the value when it validates it; octets that are not text have a format of their
+/// own.
 fn is_taken(key: &str, value: &[u8]) -> bool {
     std::str::from_utf8(value).is_err()
         || (tortie_config::check(key, value).is_ok() && tortie_config::unknown(key, value).is_empty())
 }
 
-/// The keys that an export lists; `None`: that is no list of them.
+/// Returns the keys that an export lists, or `None` if the member is not such a list.
 pub(super) fn listed_keys(member: &serde_json::Value) -> Option<BTreeSet<String>> {
     serde_json::from_str(member.as_str()?).ok()
 }
 
-/// Octets that `export` could not print as text.
+/// Returns the octets of a value that `export` printed as base64.
 pub(super) fn binary(value: &serde_json::Value) -> Option<Vec<u8>> {
     let object = value.as_object().filter(|object| object.len() == 1)?;
     BASE64_STANDARD.decode(object.get("base64")?.as_str()?).ok()
@@ -108,7 +112,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Whatever stands under a key, readable or not, text or not: what is printed is what is read.
+        /// Values of any kind, valid or not, text or not: `import` reads what `export` prints.
         #[test]
         fn what_export_prints_is_what_import_reads(value in prop::collection::vec(any::<u8>(), 0..40)) {
             let read = match exported(&value, false) {

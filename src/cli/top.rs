@@ -1,4 +1,4 @@
-//! `tortie top`: one live screen of sessions and of what happens, drawn anew at each event.
+//! `tortie top`: a live screen of sessions and events, redrawn at each event.
 
 use std::collections::VecDeque;
 use std::io::IsTerminal;
@@ -13,17 +13,17 @@ use crate::api::bgp::Peer;
 use crate::api::status::{Event, List, Status};
 use crate::api::{escape, span, terminal};
 
-/// Times and counters move without events.
+/// Interval of redraws without events, because times and counters change.
 const BEAT: Duration = Duration::from_secs(2);
-/// Between two screens.
+/// Minimum pause between redraws.
 const PAUSE: Duration = Duration::from_millis(250);
-/// The other screen of the terminal, without a cursor; and back.
+/// Switches to the terminal's alternate screen without cursor, and back.
 const ENTER: &str = "\x1b[?1049h\x1b[?25l";
 const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
-/// Entries kept for the screen.
+/// Number of events that are kept for the screen.
 const EVENTS: usize = 200;
 
-/// Gives the terminal back, however this ends.
+/// Restores the terminal on drop.
 struct Screen;
 
 impl Drop for Screen {
@@ -65,7 +65,7 @@ pub(super) async fn run(context: &Context) -> Result<(), Failure> {
                 return Err(Failure::new(Exit::Unreachable, "ended", "the agent has ended the stream"));
             },
         }
-        // What comes with it is drawn with it.
+        // Further events within the pause are drawn together with the first.
         let pause = tokio::time::sleep(PAUSE);
         tokio::pin!(pause);
         loop {
@@ -78,7 +78,7 @@ pub(super) async fn run(context: &Context) -> Result<(), Failure> {
     }
 }
 
-/// Keeps an event for the screen; `false`: the stream has ended.
+/// Keeps an event for the screen; `false` if the stream has ended.
 fn read_event(events: &mut VecDeque<Event>, message: Option<crate::api::client::sse::SseEvent>) -> bool {
     let Some(message) = message else { return false };
     if let Ok(event) = serde_json::from_str(&message.data) {
@@ -90,7 +90,7 @@ fn read_event(events: &mut VecDeque<Event>, message: Option<crate::api::client::
     true
 }
 
-/// Lines and columns of the terminal.
+/// Returns lines and columns of the terminal.
 fn size() -> (usize, usize) {
     let asked = std::process::Command::new("stty").arg("size").stdin(std::process::Stdio::inherit()).output();
     let text = asked.map(|out| String::from_utf8_lossy(&out.stdout).into_owned()).unwrap_or_default();
@@ -98,7 +98,8 @@ fn size() -> (usize, usize) {
     (numbers.next().unwrap_or(24), numbers.next().unwrap_or(80))
 }
 
-/// The screen: the verdict, sessions with those that are down first, the newest entries last. Never more than there is room.
+/// Formats the screen: the verdict, sessions with those that are down first, and events with the newest last.
+/// It never exceeds the given size.
 fn screen(status: &Status, peers: &[Peer], events: &[Event], lines: usize, columns: usize) -> String {
     let mut rows: Vec<String> = vec![
         format!(
@@ -131,7 +132,7 @@ fn screen(status: &Status, peers: &[Peer], events: &[Event], lines: usize, colum
     let is_up = |peer: &&Peer| peer.state == "Established";
     let mut sorted: Vec<&Peer> = peers.iter().collect();
     sorted.sort_by_key(|peer| (is_up(peer), peer.name.clone()));
-    // Half of what is left at most is for sessions.
+    // Sessions get at most half of the remaining lines.
     let room = (lines.saturating_sub(rows.len() + 3) / 2).max(1);
     for peer in sorted.iter().take(room) {
         let sum = |of: fn(&crate::api::bgp::PeerFamily) -> u64| peer.families.iter().map(of).sum::<u64>();

@@ -1,4 +1,4 @@
-//! What becomes of a packet, as `policy trace` and `why packet` print it.
+//! Prints the verdict on a packet for `policy trace` and `why packet`.
 
 use std::fmt::Write as _;
 
@@ -47,7 +47,7 @@ impl PacketArgs {
     }
 }
 
-/// The question as the API takes it.
+/// Returns the API path of a query.
 pub(super) fn path(page: &str, query: &TraceQuery) -> String {
     let mut out = format!(
         "{page}?from={}&to={}&proto={}",
@@ -69,7 +69,8 @@ pub(super) fn path(page: &str, query: &TraceQuery) -> String {
     out
 }
 
-/// Prints the way. A denied packet is exit 1; one that a value may decide about that nobody can read is exit 6.
+/// Prints the trace. The exit code is 1 for a denied packet, and 6 if an invalid value may affect the
+/// verdict.
 pub(super) fn print(format: Format, trace: &Trace) -> Result<(), Failure> {
     output::print(format, trace, |out, _| render(out, trace))?;
     match trace.unreadable.as_slice() {

@@ -1,4 +1,4 @@
-//! `--watch`: the same answer again as soon as something happens, as the agent's events or the store's changes tell.
+//! `--watch`: repeats a command when the agent's events or the store's changes indicate a change.
 
 use std::time::Duration;
 
@@ -9,14 +9,14 @@ use super::monitor::EventFollower;
 use super::output;
 use tortie_store::{Watch, WatchEvent};
 
-/// What comes together is shown together: at most four answers a second.
+/// Changes within this time are shown together: at most four answers per second.
 const PAUSE: Duration = Duration::from_millis(250);
-/// Ages, counters and drops are told by no event.
+/// Interval of repetition without events, because ages, counters and drops cause none.
 const BEAT: Duration = Duration::from_secs(10);
-/// Until it is tried again to follow who does not answer.
+/// Pause between attempts to reconnect to a source.
 const RECONNECT_PAUSE: Duration = Duration::from_secs(1);
 
-/// Whose changes make the answer another one.
+/// Source of changes that affect the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum From {
     Agent,
@@ -29,7 +29,7 @@ impl From {
     }
 }
 
-/// Runs an asking command once, or with `--watch` at every change until it is interrupted.
+/// Runs a command once, or with `--watch` at every change until it is interrupted.
 pub(super) fn repeat<F>(context: &Context, from: From, mut once: impl FnMut() -> F) -> Result<(), Failure>
 where
     F: Future<Output = Result<(), Failure>>,
@@ -40,7 +40,7 @@ where
         }
         let (mut source, mut away) = (None, None);
         loop {
-            // Followed before it is asked: what changes meanwhile is not missed.
+            // The source is opened before the query, so that no change in between is missed.
             if source.is_none() {
                 source = ChangeSource::begin(context, from).await.ok();
             }
@@ -49,7 +49,7 @@ where
                 Ok(()) => away = None,
                 Err(failure) if failure.exit == Exit::Usage => return Err(failure),
                 Err(failure) if failure.code == output::CLOSED => return Ok(()),
-                // Once, not each second.
+                // The failure is reported once, not at each attempt.
                 Err(failure) if failure.exit == Exit::Unreachable => {
                     if away.as_ref() != Some(&failure) {
                         report(context.globals.output, &failure);
@@ -88,7 +88,7 @@ impl ChangeSource {
             }
             From::Store => {
                 let store = super::store::open(&context.globals, false).await?;
-                // Any list names the revision; this one is short.
+                // Any list returns the revision; this key makes it short.
                 let listed = store.list(&["/calico/v1/Ready".to_owned()]).await?;
                 let of = listed.history();
                 Ok(Self::Store(store.watch(&["/calico/".to_owned()], listed.revision, Some(&of)).await?))
@@ -96,7 +96,7 @@ impl ChangeSource {
         }
     }
 
-    /// Waits for a change, and for those that come with it; `false`: the stream has ended.
+    /// Waits for a change, and for those that follow within the pause; `false` if the stream has ended.
     async fn changed(&mut self) -> bool {
         match tokio::time::timeout(BEAT, self.next()).await {
             Err(_) => return true,

@@ -1,6 +1,6 @@
-//! The demo's checks. Each asks kernels and the router, and says what they answered.
+//! Checks of the demo. Each queries kernels and the router, and reports their output as evidence.
 //!
-//! The interop tests run the same functions on networks of their own.
+//! The interoperability tests run the same functions on networks of their own.
 
 use std::net::IpAddr;
 use std::process::{Child, Stdio};
@@ -16,39 +16,40 @@ use super::probe::{self, Monitor, run, until};
 use super::router::{LEARNED_V4, LEARNED_V6};
 use crate::api::status::Status;
 
-/// The outcome of a check.
+/// Result of a check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Check {
-    /// Its name, stable.
+    /// Stable name of the check.
     pub name: String,
-    /// What was expected is so.
+    /// True if the check passed.
     pub ok: bool,
-    /// What was measured, milliseconds; for a check that measures nothing, how long it took.
+    /// Measured time in milliseconds; duration of the check if it measures nothing.
     pub millis: u64,
-    /// What the kernel or the router said.
+    /// Output of the kernel or the router.
     pub evidence: String,
 }
 
-/// What a check found: what it measured, and the evidence.
+/// Measured time and evidence of a passed check, or the evidence against it.
 pub type Found = Result<(Duration, String), String>;
 
-/// How long things may take.
+/// Time limits of the checks.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Sessions, and everything learned, after the start of the agents.
+    /// Limit for sessions and learned routes after the start of the agents.
     pub start: Duration,
-    /// A change of the store in the other kernels.
+    /// Limit for a change in the store to reach the kernels of other hosts.
     pub change: Duration,
-    /// A change of the store in the router's table.
+    /// Limit for a change in the store to reach the router's table.
     pub change_router: Duration,
-    /// All routes back after carrier.
+    /// Limit for all routes to return after carrier.
     pub flap: Duration,
-    /// Sessions back after an agent was started again.
+    /// Limit for sessions to return after the restart of an agent.
     pub restart: Duration,
 }
 
 impl Default for Limits {
-    /// Several times what is usual, so that a loaded machine does not fail; the evidence has what was measured.
+    /// Several times the usual values, so that a loaded machine does not fail; the evidence has the measured
+    /// times.
     fn default() -> Self {
         Self {
             start: Duration::from_secs(10),
@@ -75,10 +76,10 @@ fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Every session of the mesh and with the router is Established, at both ends.
+/// Checks that every session of the mesh and with the router is established on both sides.
 ///
 /// # Errors
-/// The evidence against it; so for every check here.
+/// The evidence against it; the same applies to every check here.
 pub fn sessions_established(net: &Network, limits: &Limits) -> Found {
     let evidence = until(limits.start, || sessions(net))?;
     Ok((net.started.elapsed(), evidence))
@@ -110,7 +111,8 @@ fn sessions(net: &Network) -> Result<String, String> {
     Ok(format!("mesh {}/{}, router {peers}/{peers}; {name}: {quotes}", mesh / 2, mesh / 2))
 }
 
-/// Every block of every host, and what the router announces, is in every other host's kernel, by the right gateway.
+/// Checks that every other host's kernel has each host's blocks and the router's prefixes, with the right
+/// gateways.
 ///
 /// # Errors
 /// See [`sessions_established`].
@@ -140,7 +142,7 @@ fn first(net: &Network) -> &str {
     net.hosts.first().map_or("", |h| h.name.as_str())
 }
 
-/// Prefixes and gateways that a host has to have learned.
+/// Returns the prefixes that a host must have learned, with their gateways.
 fn wanted(net: &Network, host: &Host) -> Vec<(String, String)> {
     let mut all = Vec::new();
     let hop = |other: &Host, v4: bool| match other.v6 {
@@ -161,12 +163,12 @@ fn wanted(net: &Network, host: &Host) -> Vec<(String, String)> {
     all
 }
 
-/// Whether two texts name one prefix: `ip` shows /32 and /128 without length.
+/// True if both texts are the same prefix: `ip` omits the length of /32 and /128.
 fn same(shown: &str, wanted: &str) -> bool {
     shown == wanted || wanted.strip_suffix("/32").or(wanted.strip_suffix("/128")) == Some(shown)
 }
 
-/// Every block of every host is in the router's table.
+/// Checks that the router's table has every block of every host.
 ///
 /// # Errors
 /// See [`sessions_established`].
@@ -184,7 +186,7 @@ pub fn blocks_in_router(net: &Network, limits: &Limits) -> Found {
     Ok((net.started.elapsed(), format!("{}: {}", net.spec.router.name(), evidence.join("; "))))
 }
 
-/// Every workload reaches every other, over each family.
+/// Checks that every workload reaches every other, over each address family.
 ///
 /// # Errors
 /// See [`sessions_established`].
@@ -216,10 +218,10 @@ fn milli(micros: u64) -> f64 {
     Duration::from_micros(micros).as_secs_f64() * 1e3
 }
 
-/// A few echo requests out of a workload.
+/// Sends echo requests from a workload.
 ///
 /// # Errors
-/// What the sender said.
+/// The error of the sending process.
 pub fn ping(net: &Network, from: &Host, to: IpAddr, count: u32) -> Result<Pings, String> {
     let (to, count) = (to.to_string(), count.to_string());
     let words = ["tortie", "demo", "--ping", &to, "--ping-pace", "5000", "--ping-count", &count];
@@ -227,7 +229,7 @@ pub fn ping(net: &Network, from: &Host, to: IpAddr, count: u32) -> Result<Pings,
     serde_json::from_str(&text).map_err(|e| format!("{}: {e}: {text}", from.workload.name))
 }
 
-/// Echo requests that go on until they are asked for the result.
+/// A process that sends echo requests until [`finish`](Self::finish).
 #[derive(Debug)]
 pub struct Pinger {
     child: Child,
@@ -235,10 +237,10 @@ pub struct Pinger {
 }
 
 impl Pinger {
-    /// Starts a thousand a second.
+    /// Starts to send a thousand echo requests per second.
     ///
     /// # Errors
-    /// When the sender cannot be started.
+    /// If the sending process cannot be started.
     pub fn start(running: &Running, from: &Host, to: &Host, address: IpAddr) -> Result<Self, String> {
         let address = address.to_string();
         let words = ["tortie", "demo", "--ping", &address, "--ping-pace", "1000"];
@@ -250,10 +252,10 @@ impl Pinger {
         Ok(Self { child, path: format!("{} -> {}", from.workload.name, to.workload.name) })
     }
 
-    /// Ends it.
+    /// Stops sending, and returns the path and the result.
     ///
     /// # Errors
-    /// What the sender said.
+    /// The error of the sending process.
     pub fn finish(mut self) -> Result<(String, Pings), String> {
         drop(self.child.stdin.take());
         let output = self.child.wait_with_output().map_err(|e| e.to_string())?;
@@ -264,8 +266,8 @@ impl Pinger {
     }
 }
 
-/// The second host's agent is killed under a thousand pings a second through that host. None is lost, nobody sees a
-/// withdrawal, and the agent that is started again writes nothing that was right.
+/// Kills the second host's agent while a thousand pings per second pass that host. Checks that no ping is
+/// lost, that no other host sees a withdrawal, and that the restarted agent changes no correct route.
 ///
 /// # Errors
 /// See [`sessions_established`].
@@ -294,7 +296,7 @@ pub fn kill9_no_loss(net: &mut Network, limits: &Limits) -> Found {
     let old = net.running.pid(&victim.name).ok_or_else(|| format!("{}: no agent runs", victim.name))?;
     net.running.kill(&victim.name, Victim::Command).map_err(|e| e.to_string())?;
     let killed = Instant::now();
-    // Asked over and over while it is away: the table must not change.
+    // The table is read repeatedly while the agent is down, because it must not change.
     while killed.elapsed() < Duration::from_secs(1) {
         let now = table(net, &own)?;
         if let Some((prefix, _)) = own.iter().zip(&now).find(|(_, route)| route.is_none()) {
@@ -306,7 +308,7 @@ pub fn kill9_no_loss(net: &mut Network, limits: &Limits) -> Found {
     let again = Instant::now();
     until(limits.restart, || sessions(net))?;
     let back = again.elapsed();
-    // End-of-RIB of every peer and the sweep of stale routes come after the sessions.
+    // End-of-RIB of every peer and the removal of stale routes follow the sessions.
     std::thread::sleep(Duration::from_millis(1500));
     let new = net.running.pid(&victim.name).unwrap_or_default();
     let (mut sent, mut quotes) = (0, Vec::new());
@@ -369,10 +371,11 @@ fn table(net: &Network, prefixes: &[String]) -> Result<Vec<Option<String>>, Stri
     prefixes.iter().map(|p| net.spec.router.route(net, p)).collect()
 }
 
-/// Sessions outlive a loss of carrier that is shorter than this, with a margin (the agent ends them after half a second).
+/// Longest loss of carrier that sessions survive, with a margin; the agent ends sessions after half a second.
 const FLAP: Duration = Duration::from_millis(450);
 
-/// The last host loses its carrier for 200 ms; its routes are back at once when it returns.
+/// Takes the last host's carrier away for 200 ms, and checks that its routes return immediately with the
+/// carrier.
 ///
 /// # Errors
 /// See [`sessions_established`].
@@ -404,7 +407,7 @@ pub fn link_flap_recovers(net: &Network, limits: &Limits) -> Found {
         let during = learned();
         set(true)?;
         let (away, carrier) = (begin.elapsed(), Instant::now());
-        // A machine that is busy with something else brings it back too late: then sessions over that link have ended.
+        // On a loaded machine the carrier may return too late, so that sessions over that link have ended.
         if away < FLAP || tries == 5 {
             break (during?, away, carrier);
         }
@@ -433,7 +436,8 @@ pub fn link_flap_recovers(net: &Network, limits: &Limits) -> Found {
     ))
 }
 
-/// One more block of the first host: announced by a transaction in the store, withdrawn by another.
+/// Adds a block to the first host by a transaction in the store and removes it by another; checks that it is
+/// announced and withdrawn.
 ///
 /// # Errors
 /// See [`sessions_established`].

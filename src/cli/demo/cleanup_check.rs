@@ -1,4 +1,4 @@
-//! Whether anything of a demo is left: asked from outside, after its end.
+//! Checks from outside, after the end of a demo, that nothing of it is left.
 
 use std::collections::HashSet;
 use std::fs;
@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use super::checks::{Check, check};
 
-/// How long the kernel may take to clear away.
+/// Maximum time that the kernel may take to clean up.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Nothing of these namespaces is left: no process in one, no name, no mount. `state_dir` is where the lab kept its
-/// files, inside.
+/// Checks that these namespaces have no process, no name and no mount. `state_dir` is the lab's folder inside
+/// them.
 pub(super) fn nothing_left(namespaces: &[String], state_dir: &str) -> Check {
     let end = ticks_now();
     check("nothing_left", || {
@@ -41,7 +41,7 @@ fn look(names: &HashSet<&str>, state_dir: &str, end: Option<u64>) -> Vec<String>
     let mut left = Vec::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|n| n.parse::<u32>().ok()) else { continue };
-        // A namespace's number is given out again: one who came later cannot be ours.
+        // Namespace numbers are reused: a process that started after the demo cannot belong to it.
         if end.zip(started(pid)).is_some_and(|(end, started)| started > end) {
             continue;
         }
@@ -69,13 +69,13 @@ fn look(names: &HashSet<&str>, state_dir: &str, end: Option<u64>) -> Vec<String>
     left
 }
 
-/// When a process was started, in clock ticks since boot (proc_pid_stat(5), field 22).
+/// Returns the start time of a process in clock ticks since boot (proc_pid_stat(5), field 22).
 fn started(pid: u32) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     text.rsplit_once(") ")?.1.split(' ').nth(19)?.parse().ok()
 }
 
-/// Now, in clock ticks since boot.
+/// Returns the current time in clock ticks since boot.
 fn ticks_now() -> Option<u64> {
     let uptime = fs::read_to_string("/proc/uptime").ok()?;
     let seconds: f64 = uptime.split(' ').next()?.parse().ok()?;
@@ -83,7 +83,7 @@ fn ticks_now() -> Option<u64> {
     u64::try_from(ticks).ok()
 }
 
-/// The process that runs inside: the child of the process that stands for it.
+/// Returns the process inside the namespaces, which is the child of the process `stand_in` outside.
 pub(super) fn inner_process(stand_in: u32) -> Option<u32> {
     let entries = fs::read_dir("/proc").ok()?.flatten();
     let mut pids = entries.filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok());
@@ -95,7 +95,7 @@ fn parent(pid: u32) -> Option<u32> {
     text.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
 }
 
-/// The process that holds the namespaces of a demo's node, for a demo of this user that runs now.
+/// Returns the process that holds the namespaces of a demo's node, for a demo of this user that runs now.
 pub(super) fn holder_of(node: &str) -> Option<u32> {
     let pids: Vec<u32> = fs::read_dir("/proc")
         .ok()?

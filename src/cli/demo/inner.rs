@@ -1,4 +1,4 @@
-//! The part of the demo that runs inside: builds the network, runs the checks, tells the parent.
+//! The inner process of the demo: builds the network, runs the checks, and reports events to its parent.
 
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
@@ -11,50 +11,50 @@ use super::network::{Network, ROUTER, Spec};
 use super::probe;
 use crate::cli::failure::Failure;
 
-/// Events that the inner process sends to the parent, one JSON object a line.
+/// Events from the inner process to its parent, one JSON object per line.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "camelCase")]
 pub(super) enum Event {
-    /// Something happened.
+    /// A line of the timeline.
     Line {
-        /// Since the beginning.
+        /// Seconds since the start.
         seconds: f64,
-        /// What.
+        /// Text of the line.
         text: String,
-        /// How it ended, where it can end badly.
+        /// Result, for steps that can fail.
         ok: Option<bool>,
     },
     /// A step begins.
     Waiting {
-        /// What is done, or waited for.
+        /// The step that is under way.
         text: String,
     },
-    /// More about the line before.
+    /// A detail of the line before.
     Detail {
-        /// What a kernel or the router said.
+        /// Output of a kernel or the router.
         text: String,
     },
-    /// All sockets are there: the page can be served.
+    /// All sockets exist, so the web page can be served.
     Up {
-        /// The hosts, then the router where it is one of ours.
+        /// Names of the hosts, and of the router if it is Tortie.
         nodes: Vec<String>,
     },
-    /// The namespaces that have to be gone in the end, as `/proc/PID/ns` names them.
+    /// Namespaces that must not exist after the end, by their names in `/proc/PID/ns`.
     Namespaces {
-        /// Such as `net:[4026532001]`.
+        /// Names such as `net:[4026532001]`.
         names: Vec<String>,
     },
-    /// A check is done.
+    /// A check has finished.
     Check(Check),
-    /// All is done; it stays until its standard input ends.
+    /// All checks have finished; the process stays until its standard input ends.
     Done,
-    /// It cannot be built.
+    /// The network cannot be built.
     Failed {
         /// Exit code.
         exit: u8,
-        /// Stable.
+        /// Stable code, for programs.
         code: String,
-        /// For people.
+        /// Text for people.
         text: String,
     },
 }
@@ -91,7 +91,7 @@ fn send_event(event: &Event) {
     let Ok(mut text) = serde_json::to_string(event) else { return };
     text.push('\n');
     let mut out = std::io::stdout().lock();
-    // The parent being gone ends this process anyway.
+    // A write error is ignored: without its parent this process is killed.
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
 
@@ -191,7 +191,7 @@ fn demo(spec: Spec, breaking: Option<Fault>) -> Result<Network, Failure> {
     Ok(net)
 }
 
-/// What the first host's kernel has learned, in `ip`'s words.
+/// Reports the routes that the first host's kernel has learned, in the format of `ip`.
 fn show_kernel(net: &Network) {
     let Some(host) = net.hosts.first() else { return };
     let Ok(routes) = probe::routes(&net.running, &host.name, &[]) else { return };
@@ -207,7 +207,7 @@ fn hold_and_delete(net: &mut Network) -> Result<(), Failure> {
     let (host, block) =
         (host.name.clone(), other.blocks.first().map(ToString::to_string).unwrap_or_default());
     let failed = |text: String| Failure::new(crate::cli::Exit::No, "break", text);
-    // It has to be there before it can be missed.
+    // The route must exist before its removal can be noticed.
     let begin = Instant::now();
     probe::until(Duration::from_secs(10), || {
         match probe::routes(&net.running, &host, &[])?.iter().any(|r| r.dst == block) {
@@ -225,7 +225,7 @@ fn hold_and_delete(net: &mut Network) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The namespaces of this process and of every node.
+/// Returns the namespaces of this process and of every node.
 fn namespaces(net: &Network) -> Vec<String> {
     let mut dirs = vec!["/proc/self/ns".into()];
     let nodes = net.running.topology().nodes.iter();

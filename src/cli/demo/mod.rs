@@ -1,17 +1,18 @@
-//! `tortie demo`: a network of hosts with a real router on this machine, shown working and checked.
+//! `tortie demo`: builds a network of hosts with a real router on this machine, and checks it.
 //!
-//! What it does: builds the network in namespaces (as an ordinary user where the kernel lets one), runs the checks,
-//! prints what kernels and the router say, serves a page, and leaves nothing behind. What it does not: change anything
-//! of this machine.
+//! It builds the network in namespaces (as an ordinary user, if the kernel permits that), runs the checks,
+//! prints the output of kernels and router, serves a web page, and leaves nothing behind. It changes nothing
+//! on this machine outside of its namespaces.
 //!
 //! ```text
-//!  tortie demo (outside) --spawns--> tortie demo --inside (namespaces of its own; number 1 there)
-//!    mod.rs, page.rs, leftover.rs      inside.rs: network.rs builds, checks.rs asks (probe.rs, router.rs, ping.rs)
-//!        <-------- events, JSON lines on its standard output --------
-//!        page: the agents' unix sockets, by way of /proc/PID/root
+//!  tortie demo (outer) --spawns--> tortie demo --inside (own namespaces, process number 1 there)
+//!    mod.rs, page.rs,                inner.rs: network.rs builds, checks.rs checks
+//!    cleanup_check.rs                          (probe.rs, router.rs, ping.rs)
+//!        <-------- events, JSON lines on standard output --------
+//!        page: the agents' unix sockets, through /proc/PID/root
 //! ```
 //!
-//! The inner part dies with the outer one, however that ends; its namespaces, mounts and processes go with it.
+//! The inner process is killed with the outer one, and its namespaces, mounts and processes vanish with it.
 
 pub mod checks;
 mod cleanup_check;
@@ -44,7 +45,7 @@ use super::lab::{self, own_program};
 use super::output::{self, Format};
 use crate::cli::demo::inner::{Event, Fault};
 
-/// Where the lab keeps its state; inside, /run is a file system of its own.
+/// Folder of the lab's state; inside, /run is a file system of its own.
 const STATE_DIR: &str = "/run/tortie-demo";
 
 /// The demo.
@@ -122,7 +123,7 @@ pub(super) fn run(context: &Context, command: &DemoCommand) -> Result<(), Failur
     outside(context, command)
 }
 
-/// What came of the inner part.
+/// Result of the inner process.
 #[derive(Default)]
 struct Outcome {
     checks: Vec<Check>,
@@ -163,7 +164,7 @@ fn outside(context: &Context, command: &DemoCommand) -> Result<(), Failure> {
         summary(&progress, &outcome.checks, Some(page));
         wait_for_q();
     }
-    // Its standard input ends: it takes the network down and goes.
+    // When its standard input ends, the inner process removes the network and exits.
     drop(child.stdin.take());
     let status = child.wait();
     if let Some(failure) = outcome.failed {
@@ -205,7 +206,7 @@ fn choose(wanted: Option<Router>, rootless: bool, program: &Path) -> Result<Rout
             ),
         ));
     }
-    // Whatever is missing is said before anything is built.
+    // Missing programs are reported before anything is built.
     let spec = Spec {
         hosts: 2,
         router,
@@ -240,7 +241,7 @@ fn spawn(sandbox: Sandbox, program: &Path, command: &DemoCommand, router: Router
         Some(Fault::RouteDeleted) => inner.args(["--break", "route-deleted"]),
         None => &mut inner,
     };
-    // The agents inside must not take this machine's settings for theirs.
+    // Settings of this machine must not affect the agents inside.
     for (name, _) in std::env::vars_os().filter(|(n, _)| n.to_string_lossy().starts_with("TORTIE_")) {
         if name != "TORTIE_PEERS" {
             inner.env_remove(name);
@@ -248,14 +249,15 @@ fn spawn(sandbox: Sandbox, program: &Path, command: &DemoCommand, router: Router
     }
     inner.stdin(Stdio::piped()).stdout(Stdio::piped());
     sandbox.wrap(&mut inner);
-    // Process number 1 has no parent to take over; a terminal's interrupt ends the outer part and so this one.
+    // An interrupt from the terminal ends the outer process and with it this one, which as process number 1 of
+    // its namespace cannot be re-parented.
     inner.spawn().map_err(|e| {
         let text = format!("the inner part of the demo cannot be started: {e}");
         Failure::new(Exit::Permission, "system", text)
     })
 }
 
-/// Reads the inner part's events until it is done or gone.
+/// Reads the events of the inner process until it is done or has ended.
 fn follow(
     child: &mut Child,
     progress: &Progress,
@@ -281,7 +283,7 @@ fn follow(
             }
             Event::Namespaces { names } => outcome.namespaces = names,
             Event::Check(check) => {
-                // What the kernels have learned is shown line by line.
+                // Routes in kernels were already printed line by line.
                 if !check.ok || check.name != "blocks_in_every_kernel" {
                     progress.evidence(&shortened(&check));
                 }
@@ -300,7 +302,7 @@ fn follow(
     }
 }
 
-/// The beginning of the evidence, for a line; of a failure, all of it.
+/// Returns the beginning of the evidence for one line; of a failed check, all of it.
 fn shortened(check: &Check) -> String {
     if !check.ok {
         return check.evidence.clone();
@@ -308,7 +310,7 @@ fn shortened(check: &Check) -> String {
     check.evidence.splitn(3, "; ").take(2).collect::<Vec<_>>().join("; ")
 }
 
-/// The page shows every host, from outside the namespaces.
+/// Checks that the web page shows every host, from outside the namespaces.
 fn page_answers(page: SocketAddr) -> Check {
     check("page_answers", || {
         let begin = Instant::now();
@@ -358,7 +360,7 @@ fn summary(progress: &Progress, checks: &[Check], page: Option<SocketAddr>) {
     progress.say(&text);
 }
 
-/// Until a line that begins with q, or the end of the terminal.
+/// Waits for a line that begins with q, or for the end of the terminal's input.
 fn wait_for_q() {
     for line in std::io::stdin().lock().lines().map_while(Result::ok) {
         if line.trim_start().starts_with(['q', 'Q']) {
@@ -385,7 +387,7 @@ fn report(format: Format, progress: &Progress, checks: &[Check]) -> Result<(), F
     Err(Failure::new(Exit::No, "checks-failed", format!("these checks failed: {}", bad.join(", "))))
 }
 
-/// Becomes a shell in a node of the demo that runs.
+/// Replaces this process by a shell in a node of the running demo.
 fn shell(node: &str) -> Result<(), Failure> {
     let Some(holder) = cleanup_check::holder_of(node) else {
         let text = format!("no demo with a node {node} runs here: start `tortie demo` in another terminal");
@@ -400,7 +402,7 @@ fn shell(node: &str) -> Result<(), Failure> {
     }
     let path = std::env::var("PATH").unwrap_or_else(|_| "/usr/sbin:/usr/bin:/sbin:/bin".to_owned());
     command.args(["sh"]).env("PATH", format!("/run/lab/bin:{path}")).env("PS1", format!("{node}# "));
-    // What is asked of a store there is asked of the demo's, never of this machine's.
+    // `tortie` in that shell must use the demo's store, never this machine's.
     command.env("TORTIE_DATASTORE", network::STORE).env("TORTIE_NODE", node);
     let error = command.exec();
     Err(Failure::new(Exit::No, "nsenter", format!("nsenter (package util-linux) cannot be run: {error}")))

@@ -1,7 +1,8 @@
-//! Builds the demo's network: hosts on one wire with a router, a workload in a namespace of its own on each host.
+//! Builds the demo's network: hosts on one link with a router, and on each host a workload in its own
+//! namespace.
 //!
-//! It writes a containerlab text, the router's configuration and the store's content, and gives them to the topology
-//! crate. What a CNI plugin would do for the workloads (veth, routes, proxy ARP) the lab does.
+//! It generates a containerlab file, the router's configuration and the store's content for the topology
+//! crate. The lab itself configures workloads like a CNI plugin (veth pair, routes, proxy ARP).
 
 use std::fmt::Write as _;
 use std::fs;
@@ -23,86 +24,86 @@ use crate::cli::failure::{Exit, Failure};
 use crate::cli::{Client, lab};
 use tortie_store::{Op, Outcome, Store, StoreOptions, Txn};
 
-/// The hosts' AS.
+/// AS number of the hosts.
 pub const HOST_AS: u32 = 64_512;
-/// The router's AS.
+/// AS number of the router.
 pub const ROUTER_AS: u32 = 64_513;
-/// The router's node.
+/// Node name of the router.
 pub const ROUTER: &str = "tor";
-/// The router's address.
+/// IPv4 address of the router.
 pub const ROUTER_V4: Ipv4Addr = Ipv4Addr::new(172, 30, 0, 254);
-/// The router's IPv6 address.
+/// IPv6 address of the router.
 pub const ROUTER_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x172, 0x30, 0, 0, 0, 0, 0xfe);
-/// The hosts' interface to the wire.
+/// Interface of the hosts on the shared link.
 pub const UPLINK: &str = "eth1";
-/// The store, as every host of the demo sees it.
+/// URL of the store on every host of the demo.
 pub(super) const STORE: &str = "sqlite:/store/store.db";
-/// The bridge that is the wire.
+/// Name of the bridge that is the shared link.
 pub const WIRE: &str = "lan";
-/// Most hosts: each needs its own third octet, and the page and the checks stay readable.
+/// Maximum number of hosts: each needs its own third octet, and page and checks should stay readable.
 pub const MOST_HOSTS: usize = 20;
 
-/// What to build.
+/// Specification of the network.
 #[derive(Debug, Clone)]
 pub struct Spec {
-    /// Hosts, 2 to [`MOST_HOSTS`].
+    /// Number of hosts, 2 to [`MOST_HOSTS`].
     pub hosts: usize,
-    /// The router.
+    /// Implementation of the router.
     pub router: Router,
-    /// IPv6 beside IPv4.
+    /// True for IPv6 in addition to IPv4.
     pub v6: bool,
-    /// Only one user exists.
+    /// True if the namespaces have only one user.
     pub rootless: bool,
-    /// Our own program.
+    /// Path of the tortie executable.
     pub binary: PathBuf,
-    /// Where the lab keeps its state; made and removed.
+    /// Folder of the lab's state, which is created and removed.
     pub state_dir: PathBuf,
-    /// The store of the hosts: a URL that is the same in every node, or `None` for SQLite in the lab's folder.
+    /// Store of the hosts: a URL that is the same in every node, or `None` for SQLite in the lab's folder.
     pub datastore: Option<String>,
 }
 
-/// A host.
+/// A host of the demo.
 #[derive(Debug, Clone)]
 pub struct Host {
-    /// `host1` and so on.
+    /// Name: `host1` and so on.
     pub name: String,
-    /// From 1.
+    /// Number, from 1.
     pub number: u8,
-    /// On the wire.
+    /// IPv4 address on the shared link.
     pub v4: Ipv4Addr,
-    /// On the wire.
+    /// IPv6 address on the shared link.
     pub v6: Option<Ipv6Addr>,
-    /// Its blocks.
+    /// Blocks of the host.
     pub blocks: Vec<Cidr>,
-    /// Its workload.
+    /// Workload of the host.
     pub workload: Workload,
 }
 
-/// A workload.
+/// A workload of the demo.
 #[derive(Debug, Clone)]
 pub struct Workload {
-    /// Its node: `web`, `db`, `api`, `w4`, ...
+    /// Name of its node: `web`, `db`, `api`, `w4` and so on.
     pub name: String,
-    /// The host's end of its cable.
+    /// Name of the interface on the host.
     pub interface: String,
-    /// Its addresses, each out of a block of its host.
+    /// Addresses, each from a block of its host.
     pub addresses: Vec<IpAddr>,
 }
 
-/// A network that runs. Dropping it takes it down.
+/// A running network, which is removed on drop.
 #[derive(Debug)]
 pub struct Network {
-    /// What was built.
+    /// Specification.
     pub spec: Spec,
-    /// The hosts.
+    /// Hosts.
     pub hosts: Vec<Host>,
-    /// The lab.
+    /// The running lab.
     pub running: Running,
-    /// When building began.
+    /// Time at which building began.
     pub begin: Instant,
-    /// When the first agent was started.
+    /// Time at which the first agent was started.
     pub started: Instant,
-    /// How long namespaces and links took.
+    /// Time that namespaces and links took.
     pub linked: Duration,
     runtime: Runtime,
     store: SharedStore,
@@ -117,7 +118,7 @@ impl std::fmt::Debug for SharedStore {
 }
 
 impl Spec {
-    /// The hosts as they will be.
+    /// Returns the hosts of this specification.
     #[must_use]
     pub fn hosts(&self) -> Vec<Host> {
         let numbers = (1..=u8::MAX).take(self.hosts);
@@ -149,7 +150,7 @@ impl Spec {
         numbers.map(host).collect()
     }
 
-    /// The lab as containerlab text.
+    /// Returns the lab as the text of a containerlab file.
     #[must_use]
     pub fn lab(&self, hosts: &[Host]) -> String {
         let forwarding = match self.v6 {
@@ -178,7 +179,8 @@ impl Spec {
         for host in hosts {
             let Host { name, workload, .. } = host;
             let (work, cali) = (&workload.name, &workload.interface);
-            // The kernel answers ARP for the workload's gateway only where it has a route to it over another interface.
+            // The kernel answers ARP for the workload's gateway only if it has a route to it over another
+            // interface.
             let mut exec = vec![
                 format!(
                     "sh -c 'cd /proc/sys/net/ipv4; echo 1 > conf/{cali}/proxy_arp; echo 0 > neigh/{cali}/proxy_delay'"
@@ -190,7 +192,7 @@ impl Spec {
                 "ip route add default via 169.254.1.1 dev eth1".to_owned(),
             ];
             for address in &workload.addresses {
-                // The agent may have been sooner.
+                // The agent may have created this route already.
                 exec.push(format!("ip route replace {address} dev {cali}"));
                 inner.insert(
                     0,
@@ -224,7 +226,7 @@ impl Spec {
         )
     }
 
-    /// What the store of the hosts holds at the start.
+    /// Returns the initial content of the hosts' store.
     #[must_use]
     pub fn store(&self, hosts: &[Host]) -> Vec<(String, Vec<u8>)> {
         let text = |value: &str| value.as_bytes().to_vec();
@@ -277,7 +279,7 @@ impl Spec {
         all
     }
 
-    /// What the store of a router of our own holds: no mesh, the hosts as its own peers, blocks to announce.
+    /// Returns the initial store content of a Tortie router: no mesh, the hosts as peers, blocks to announce.
     #[must_use]
     pub fn router_store(&self, hosts: &[Host]) -> Vec<(String, Vec<u8>)> {
         let text = |value: &str| value.as_bytes().to_vec();
@@ -322,7 +324,7 @@ fn addresses(node: &str, v4: Ipv4Addr, v6: Option<Ipv6Addr>) -> Vec<(String, Vec
     all.into_iter().map(|(key, value)| (key, value.into_bytes())).collect()
 }
 
-/// A block of a node with its affinity; with `handle` its second address is taken.
+/// Returns the keys of a block and its affinity; with `handle`, its second address is allocated.
 fn block_of(node: &str, cidr: Cidr, handle: Option<&str>) -> Vec<(String, Vec<u8>)> {
     let Ok(mut block) = Block::new(cidr, BlockAffinity::Host(node.to_owned()), false) else {
         return Vec::new();
@@ -338,10 +340,10 @@ fn block_of(node: &str, cidr: Cidr, handle: Option<&str>) -> Vec<(String, Vec<u8
 }
 
 impl Network {
-    /// Builds it and starts everything. `progress` hears of each step of the lab.
+    /// Builds the network and starts all nodes. `progress` is called for each step of the lab.
     ///
     /// # Errors
-    /// When the store or the lab cannot be made.
+    /// If the store or the lab cannot be created.
     pub fn up(spec: Spec, progress: &mut dyn FnMut(&str)) -> Result<Self, Failure> {
         let begin = Instant::now();
         let runtime = crate::cli::context::runtime()?;
@@ -376,25 +378,25 @@ impl Network {
         Ok(Self { spec, hosts, running, begin, started, linked, runtime, store: SharedStore(store) })
     }
 
-    /// The agent's socket of a node, as seen by the process that built the network.
+    /// Returns the socket of a node's agent, as seen by the process that built the network.
     #[must_use]
     pub fn socket(&self, node: &str) -> PathBuf {
         socket(&self.spec.state_dir, node)
     }
 
-    /// Asks a node's agent.
+    /// Queries a node's agent.
     ///
     /// # Errors
-    /// What the agent or the socket said.
+    /// The error of the agent or of the socket.
     pub fn ask<T: DeserializeOwned>(&self, node: &str, path: &str) -> Result<T, String> {
         let client = Client::new(&self.socket(node));
         self.runtime.block_on(client.get(path)).map_err(|e| format!("{node}: {e}"))
     }
 
-    /// Writes or deletes keys in one transaction; gives when it was begun.
+    /// Writes or deletes keys in one transaction; returns the time at which it began.
     ///
     /// # Errors
-    /// What the store said.
+    /// The error of the store.
     pub fn commit(&self, ops: Vec<Op>) -> Result<Instant, String> {
         let txn = Txn { ops, ..Txn::default() };
         let begin = Instant::now();
@@ -405,7 +407,7 @@ impl Network {
         }
     }
 
-    /// The writes that give a host one more block, or take it away.
+    /// Returns the writes that add a block to a host, or remove it.
     #[must_use]
     pub fn block_ops(host: &str, block: Cidr, give: bool) -> Vec<Op> {
         let all = block_of(host, block, None).into_iter();
@@ -417,7 +419,7 @@ impl Network {
     }
 }
 
-/// Where an agent's socket lies below the lab's state folder.
+/// Returns the path of a node's agent socket below the lab's state folder.
 #[must_use]
 pub fn socket(state_dir: &Path, node: &str) -> PathBuf {
     state_dir.join("lab").join(node).join("run/tortie.sock")

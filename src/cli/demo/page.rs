@@ -1,5 +1,5 @@
-//! The demo's pages: every host's own page, and what its agent says, relayed from the agents' unix sockets to one loopback
-//! port; in front of them a list of the hosts.
+//! The demo's web page: serves a list of the hosts and every host's own page on one loopback port, and relays
+//! requests to the agents' unix sockets.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -19,10 +19,10 @@ use crate::api::client::{Client, ClientErrorKind, escape};
 use crate::api::page;
 use crate::api::status::Status;
 
-/// The port that is tried first.
+/// Preferred port.
 const PORT: u16 = 7979;
 
-/// The hosts and their sockets, once they are there.
+/// The hosts and their sockets, once these exist.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Hosts(Arc<Mutex<Vec<(String, PathBuf)>>>);
 
@@ -40,10 +40,10 @@ impl Hosts {
     }
 }
 
-/// Serves on a thread of its own for as long as the process lives.
+/// Serves the page on a thread of its own for the life of the process.
 ///
 /// # Errors
-/// When no loopback port can be had.
+/// If no loopback port can be bound.
 pub(super) fn serve(hosts: Hosts) -> std::io::Result<SocketAddr> {
     let bind = |port| std::net::TcpListener::bind(("127.0.0.1", port));
     let listener = bind(PORT).or_else(|_| bind(0))?;
@@ -73,7 +73,7 @@ fn router(hosts: Hosts) -> Router {
         .with_state(hosts)
 }
 
-/// A page of another site must not read this one by having its name lead here (DNS rebinding).
+/// Rejects other host names: a page of another site must not read this one by DNS rebinding.
 async fn own_name_only(request: Request, next: Next) -> Response {
     let host = request.headers().get(header::HOST).and_then(|h| h.to_str().ok()).unwrap_or_default();
     match host.split(':').next() {
@@ -111,7 +111,7 @@ async fn list(State(hosts): State<Hosts>) -> Response {
     axum::Json(json!({ "items": rows(&hosts).await })).into_response()
 }
 
-/// Whatever may be read, as it comes: `v1/events` has no end.
+/// Relays a GET request and streams the answer, because `v1/events` never ends.
 async fn relay(
     State(hosts): State<Hosts>,
     Path((host, what)): Path<(String, String)>,

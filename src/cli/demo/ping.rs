@@ -1,7 +1,7 @@
-//! An ICMP echo sender that misses nothing: a fixed pace, every answer matched to its request.
+//! ICMP echo sender with a fixed pace, which matches every reply to its request.
 //!
-//! It runs as a process of its own inside a workload. It sends until its standard input ends, waits a second for
-//! stragglers, and prints one JSON object.
+//! It runs as a process inside a workload. It sends until its standard input ends, waits a second for late
+//! replies, and prints one JSON object.
 
 use std::io::Read;
 use std::net::{IpAddr, SocketAddr};
@@ -16,38 +16,39 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use super::super::failure::{Exit, Failure};
 
-/// How long answers to the last requests are waited for.
+/// Wait for replies to the last requests.
 const STRAGGLERS: Duration = Duration::from_secs(1);
 
-/// What came of it.
+/// Result of a sender.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Pings {
-    /// Requests sent.
+    /// Number of requests sent.
     pub sent: u64,
-    /// Of those, answered.
+    /// Number of requests answered.
     pub answered: u64,
-    /// The first ten that were not, by number.
+    /// Numbers of the first ten unanswered requests.
     pub lost: Vec<u64>,
-    /// The system refused to send so often (no route, no buffer); those are lost as well.
+    /// Number of requests that the kernel refused to send (no route, no buffer space); they count as lost,
+    /// too.
     pub refused: u64,
-    /// Fastest answer, microseconds.
+    /// Shortest round-trip time in microseconds.
     pub min_micros: u64,
-    /// Mean, microseconds.
+    /// Mean round-trip time in microseconds.
     pub mean_micros: u64,
-    /// From the first request to the last, milliseconds.
+    /// Time from the first request to the last in milliseconds.
     pub millis: u64,
 }
 
 impl Pings {
-    /// How many were not answered.
+    /// Returns the number of unanswered requests.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.sent.saturating_sub(self.answered)
     }
 }
 
-/// Sends an echo request each `pace` until standard input ends or `count` are sent.
+/// Sends an echo request every `pace` until standard input ends or `count` requests were sent.
 pub(super) fn run(to: IpAddr, pace: Duration, count: Option<u64>) -> Result<(), Failure> {
     let stop = Arc::new(AtomicBool::new(false));
     if count.is_none() {
@@ -71,7 +72,7 @@ fn send(to: IpAddr, pace: Duration, count: Option<u64>, stop: &AtomicBool) -> st
     };
     socket.set_nonblocking(true)?;
     socket.connect(&SocketAddr::new(to, 0).into())?;
-    // The low half tells two senders of one namespace apart.
+    // The low half of the process id distinguishes two senders in one namespace.
     let id = u16::try_from(std::process::id() & 0xffff).unwrap_or_default();
     let mut sent_at: Vec<Instant> = Vec::new();
     let mut answered: Vec<bool> = Vec::new();
@@ -95,7 +96,8 @@ fn send(to: IpAddr, pace: Duration, count: Option<u64>, stop: &AtomicBool) -> st
             answered.push(false);
             pings.sent += 1;
             last_sent = now;
-            // A sender that was not scheduled for a while does not catch up: that burst would measure the sender.
+            // After a scheduling delay the sender does not catch up, because a burst would measure the sender
+            // itself.
             next = (next + pace).max(now);
         }
         let until = if done { now + Duration::from_millis(10) } else { next };
@@ -132,14 +134,15 @@ fn micros(span: Duration) -> u64 {
     u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// An echo request (RFC 792, RFC 4443) whose data is its whole number: 16 bits of sequence wrap within a minute.
+/// Encodes an echo request (RFC 792, RFC 4443) with the full number as data, because the 16-bit sequence
+/// number wraps within a minute.
 fn request(to: IpAddr, id: u16, number: u64) -> Vec<u8> {
     let kind = if to.is_ipv4() { 8 } else { 128 };
     let mut out = vec![kind, 0, 0, 0];
     out.extend(id.to_be_bytes());
     out.extend(number.to_be_bytes().into_iter().skip(6));
     out.extend(number.to_be_bytes());
-    // The kernel fills in ICMPv6's checksum, which covers addresses.
+    // The kernel computes ICMPv6's checksum, which covers the addresses.
     if to.is_ipv4() {
         let sum = checksum(&out).to_be_bytes();
         out.splice(2..4, sum);
@@ -147,9 +150,9 @@ fn request(to: IpAddr, id: u16, number: u64) -> Vec<u8> {
     out
 }
 
-/// The number of the request that this packet answers.
+/// Returns the number of the request that this packet answers.
 fn reply(from: IpAddr, id: u16, packet: &[u8]) -> Option<u64> {
-    // Raw IPv4 sockets give the IP header too.
+    // Raw IPv4 sockets also deliver the IP header.
     let header = if from.is_ipv4() { usize::from(packet.first()? & 0x0f) * 4 } else { 0 };
     let icmp = packet.get(header..)?;
     let kind = if from.is_ipv4() { 0 } else { 129 };
@@ -159,7 +162,7 @@ fn reply(from: IpAddr, id: u16, packet: &[u8]) -> Option<u64> {
     Some(u64::from_be_bytes(icmp.get(8..16)?.try_into().ok()?))
 }
 
-/// RFC 1071.
+/// Internet checksum (RFC 1071).
 fn checksum(bytes: &[u8]) -> u16 {
     let mut sum: u32 = 0;
     for pair in bytes.chunks(2) {

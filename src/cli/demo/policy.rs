@@ -1,4 +1,5 @@
-//! The demo's policy: one that is written stops a ping, is named by the agent, and lets the ping pass when it goes.
+//! Policy check of the demo: a new policy stops a ping, the agent names it as the cause, and its removal lets
+//! the ping pass.
 
 use std::time::Instant;
 
@@ -12,10 +13,10 @@ use tortie_store::Op;
 
 const NAME: &str = "no-ping";
 
-/// A policy that denies echo requests to the second host's workload.
+/// Checks a policy that denies echo requests to the second host's workload.
 ///
 /// # Errors
-/// What a workload, an agent or the store said.
+/// The error of a workload, an agent or the store.
 pub fn policy_stops_ping(net: &Network, limits: &Limits) -> Found {
     let begin = Instant::now();
     let [from, to, ..] = net.hosts.as_slice() else { return Err("needs two hosts".to_owned()) };

@@ -1,4 +1,4 @@
-//! Questions to kernels: routes as `ip` shows them, and the changes that `ip monitor` sees.
+//! Reads routes of kernels by `ip`, and route changes by `ip monitor`.
 
 use std::fmt;
 use std::io::{BufRead, BufReader};
@@ -9,21 +9,21 @@ use std::time::{Duration, Instant};
 use serde::Deserialize;
 use tortie_topology::Running;
 
-/// A route of a kernel's main table, as `ip -j route` shows it.
+/// A route of a kernel's main table, as in the output of `ip -j route`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct KernelRoute {
-    /// `default`, a prefix or an address.
+    /// Destination: `default`, a prefix or an address.
     pub dst: String,
-    /// `blackhole` and the like; `None` = unicast.
+    /// Type, such as `blackhole`; `None` for unicast.
     #[serde(rename = "type")]
     pub kind: Option<String>,
-    /// The gateway.
+    /// Gateway address.
     pub gateway: Option<String>,
-    /// The interface.
+    /// Output interface.
     pub dev: Option<String>,
-    /// The routing protocol, by name where the machine knows one.
+    /// Routing protocol, by name if the machine has one for it.
     pub protocol: Option<String>,
-    /// The kernel's words about it, such as `linkdown`.
+    /// Flags of the kernel, such as `linkdown`.
     #[serde(default)]
     pub flags: Vec<String>,
 }
@@ -47,23 +47,24 @@ impl fmt::Display for KernelRoute {
 }
 
 impl KernelRoute {
-    /// Whether an agent with the default protocol number wrote it.
+    /// True if an agent with the default protocol number wrote the route.
     #[must_use]
     pub fn is_ours(&self) -> bool {
         self.protocol.as_deref() == Some("179")
     }
 
-    /// Whether packets are sent along it now.
+    /// True if the kernel forwards packets by the route now.
     #[must_use]
     pub fn forwards(&self) -> bool {
         self.kind.is_none() && !self.flags.iter().any(|f| f == "linkdown" || f == "dead")
     }
 }
 
-/// The routes of a node's kernel, both families; `selector` is more words for `ip route show`.
+/// Returns the routes of a node's kernel in both families; `selector` contains further arguments of `ip route
+/// show`.
 ///
 /// # Errors
-/// What `ip` said.
+/// The error of `ip`.
 pub fn routes(running: &Running, node: &str, selector: &[&str]) -> Result<Vec<KernelRoute>, String> {
     let mut all = Vec::new();
     for family in ["-4", "-6"] {
@@ -78,10 +79,10 @@ pub fn routes(running: &Running, node: &str, selector: &[&str]) -> Result<Vec<Ke
     Ok(all)
 }
 
-/// Standard output of a command that succeeds.
+/// Runs a command in a node and returns its standard output.
 ///
 /// # Errors
-/// What it wrote to standard error, with the node and the command.
+/// Its standard error if it fails, with the node and the command.
 pub fn run(running: &Running, node: &str, command: &[&str]) -> Result<String, String> {
     let output = running.exec(node, command).map_err(|e| e.to_string())?;
     if output.status.success() {
@@ -92,10 +93,10 @@ pub fn run(running: &Running, node: &str, command: &[&str]) -> Result<String, St
     Err(format!("{node}: `{}`: {text}", command.join(" ")))
 }
 
-/// Asks until the answer is yes. Gives the answer, or the last no after `limit`.
+/// Repeats `ask` until it succeeds, or until `limit` has passed.
 ///
 /// # Errors
-/// The last answer's evidence.
+/// The last error.
 pub fn until<T>(limit: Duration, mut ask: impl FnMut() -> Result<T, String>) -> Result<T, String> {
     let begin = Instant::now();
     loop {
@@ -109,23 +110,24 @@ pub fn until<T>(limit: Duration, mut ask: impl FnMut() -> Result<T, String>) -> 
     }
 }
 
-/// A running `ip monitor route nexthop` in a node. Dropping it ends it.
+/// A running `ip monitor route nexthop` in a node, killed on drop.
 #[derive(Debug)]
 pub struct Monitor {
-    /// The node.
+    /// Name of the node.
     pub node: String,
     child: Child,
     lines: Arc<Mutex<Vec<(Instant, String)>>>,
 }
 
-/// A route that nobody needs (RFC 5737 TEST-NET-1): its appearance in a monitor proves that the monitor listens.
+/// An unused destination (RFC 5737 TEST-NET-1): its appearance in the output proves that the monitor is
+/// running.
 const MARKER: &str = "192.0.2.99";
 
 impl Monitor {
-    /// Starts one and waits until it listens.
+    /// Starts a monitor and waits until it receives changes.
     ///
     /// # Errors
-    /// When it does not start or shows nothing.
+    /// If it does not start or prints nothing.
     pub fn start(running: &Running, node: &str) -> Result<Self, String> {
         let mut child = running
             .spawn(node, &["ip", "-o", "monitor", "route", "nexthop"], |c| {
@@ -158,7 +160,7 @@ impl Monitor {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// What changed since the start.
+    /// Returns the changes since the start.
     #[must_use]
     pub fn changes(&self) -> Vec<(Instant, String)> {
         let mut all = self.all();
@@ -166,7 +168,7 @@ impl Monitor {
         all
     }
 
-    /// When a change that `wanted` accepts was first seen at or after `since`.
+    /// Returns the time of the first change at or after `since` that `wanted` accepts.
     #[must_use]
     pub fn first(&self, since: Instant, wanted: impl Fn(&str) -> bool) -> Option<Instant> {
         self.all().iter().find(|(at, line)| *at >= since && wanted(line)).map(|(at, _)| *at)

@@ -1,4 +1,4 @@
-//! The routers that the demo can stand beside: how each is configured, and how its own tool is asked.
+//! Routers of the demo: the configuration of each, and queries by its own tool.
 
 use std::fmt::Write as _;
 
@@ -26,22 +26,22 @@ pub enum Router {
     Tortie,
 }
 
-/// What the router announces besides a default route: a network of documentation (RFC 5737).
+/// Prefix that the router announces in addition to a default route: a documentation network (RFC 5737).
 pub const LEARNED_V4: &str = "198.51.100.0/26";
-/// The same for IPv6 (RFC 3849).
+/// IPv6 prefix that the router announces (RFC 3849).
 pub const LEARNED_V6: &str = "2001:db8:51::/122";
 
-/// A session as the router's own tool shows it.
+/// A session in the output of the router's tool.
 #[derive(Debug, Clone)]
 pub struct Session {
-    /// Its state is Established.
+    /// True if the session is established.
     pub up: bool,
-    /// The tool's words.
+    /// Line of the tool's output.
     pub quote: String,
 }
 
 impl Router {
-    /// The first that is installed here; our own needs nothing.
+    /// Selects the first router that is installed; Tortie itself needs no installation.
     #[must_use]
     pub fn choose(options: &Options, rootless: bool) -> Self {
         let there = |program: &str| options.find(program).is_some();
@@ -55,7 +55,7 @@ impl Router {
         }
     }
 
-    /// The name that people know it by.
+    /// Returns the name of the product.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -67,32 +67,32 @@ impl Router {
         }
     }
 
-    /// Whether it drops to users of its own, which do not exist in a rootless lab.
+    /// True if it drops privileges to users that do not exist in a rootless lab.
     #[must_use]
     pub fn needs_users(self) -> bool {
         self == Self::Openbgpd
     }
 
-    /// Whether it puts what it learns into its kernel, so that the kernel's monitor shows each withdrawal.
+    /// True if it installs learned routes in its kernel, so that the kernel's monitor shows each withdrawal.
     #[must_use]
     pub fn programs_kernel(self) -> bool {
         !matches!(self, Self::Gobgp)
     }
 
-    /// Whether it announces a default route too (our own originates blocks only).
+    /// True if it also announces a default route; Tortie originates only blocks.
     #[must_use]
     pub fn announces_default(self) -> bool {
         self != Self::Tortie
     }
 
-    /// Image, and the lines of the lab file that only this router has; configuration lies in `__clabNodeDir__/etc`.
+    /// Returns its image and its lines in the lab file; its configuration is in `__clabNodeDir__/etc`.
     #[must_use]
     pub fn node(self, v6: bool) -> String {
         let text = match self {
             Self::Bird => "image: bird:2, binds: [\"__clabNodeDir__/etc:/etc/bird\"]",
             Self::Frr => "image: frr:8, binds: [\"__clabNodeDir__/etc:/etc/frr\"]",
             Self::Gobgp => "image: gobgp:3, binds: [\"__clabNodeDir__/etc:/etc/gobgp\"]",
-            // It refuses a configuration that others may read.
+            // bgpd rejects a configuration file that other users may read.
             Self::Openbgpd => {
                 "image: openbgpd:7, binds: [\"__clabNodeDir__/etc:/etc/bgpd.lab\"], entrypoint: sh -c, \
                  cmd: '\"install -m 600 /etc/bgpd.lab/bgpd.conf /run/bgpd.conf && exec bgpd -d -f /run/bgpd.conf\"'"
@@ -118,7 +118,7 @@ impl Router {
         text.to_owned() + &exec
     }
 
-    /// Name and text of its configuration file.
+    /// Returns name and content of its configuration file.
     #[must_use]
     pub fn config(self, hosts: &[Host]) -> Option<(&'static str, String)> {
         let v6 = hosts.iter().any(|h| h.v6.is_some());
@@ -131,10 +131,10 @@ impl Router {
         }
     }
 
-    /// Its version in its own words.
+    /// Returns its name and version.
     ///
     /// # Errors
-    /// What the program said.
+    /// The error of the program.
     pub fn version(self, net: &Network) -> Result<String, String> {
         let words: &[&str] = match self {
             Self::Bird => &["sh", "-c", "bird --version 2>&1"],
@@ -148,10 +148,10 @@ impl Router {
         Ok(format!("{} {}", self.name(), number.unwrap_or_default()).trim().to_owned())
     }
 
-    /// Its sessions: one for each host and family that the configuration names.
+    /// Returns its sessions: one per host and address family in the configuration.
     ///
     /// # Errors
-    /// What its tool said.
+    /// The error of its tool.
     pub fn sessions(self, net: &Network) -> Result<Vec<Session>, String> {
         let ask = |words: &[&str]| run(&net.running, ROUTER, words);
         let lines = |text: String, of: &dyn Fn(&str) -> bool, up: &dyn Fn(&str) -> bool| {
@@ -184,7 +184,7 @@ impl Router {
             }
             Self::Openbgpd => {
                 let text = ask(&["bgpctl", "show", "summary"])?;
-                // The last column is a state, or the number of prefixes when the session is up.
+                // The last column is a state, or the number of prefixes of an established session.
                 let up = |l: &str| {
                     let last = l.split_whitespace().last().unwrap_or_default();
                     last.split('/').next().is_some_and(|n| n.parse::<u64>().is_ok())
@@ -203,10 +203,10 @@ impl Router {
         }
     }
 
-    /// Its table's entry for a prefix in its own words; `None` when it has none.
+    /// Returns its table entry for a prefix in the format of its tool; `None` if it has none.
     ///
     /// # Errors
-    /// What its tool said, when that is not "no such route".
+    /// The error of its tool, except "no such route".
     pub fn route(self, net: &Network, prefix: &str) -> Result<Option<String>, String> {
         let v6 = prefix.contains(':');
         let ask = |words: &[&str]| {
@@ -219,7 +219,8 @@ impl Router {
             Self::Bird => &["birdc", "show", "route", prefix][..],
             Self::Frr => {
                 let command = format!("show bgp ipv{} unicast json", if v6 { 6 } else { 4 });
-                // Its standard error complains about files that it does not need.
+                // The tool's standard error is ignored, because it complains about files that it does not
+                // need.
                 let text = run(&net.running, ROUTER, &["vtysh", "-c", &command])?;
                 let json: Value = serde_json::from_str(&text).map_err(|e| format!("vtysh: {e}: {text}"))?;
                 let path = json.get("routes").and_then(|r| r.get(prefix)).and_then(|r| r.get(0));
@@ -253,7 +254,7 @@ impl Router {
     }
 }
 
-/// A line with single blanks.
+/// Replaces sequences of white space by single blanks.
 fn squeeze(line: &str) -> String {
     line.split_whitespace().collect::<Vec<_>>().join(" ")
 }
@@ -272,7 +273,7 @@ fn bird(hosts: &[Host], v6: bool) -> String {
              protocol static static6 {{ ipv6; route {LEARNED_V6} unreachable; }}\n"
         );
     }
-    // The defaults wait a minute and more after any error.
+    // BIRD's defaults wait a minute and more after any error.
     let timers = "connect delay time 1; connect retry time 2; error wait time 1, 5; startup hold time 10;";
     for host in hosts {
         let _ = writeln!(

@@ -1,20 +1,20 @@
-//! A tar archive of small files, in memory.
+//! Writes a tar archive of small files in memory.
 
 use std::io;
 
-/// Ends it with [`Archive::end`].
+/// An archive, completed by [`Archive::end`].
 pub(super) struct Archive(tar::Builder<Vec<u8>>);
 
 impl Archive {
-    /// An empty one.
+    /// Creates an empty archive.
     pub(super) fn new() -> Self {
         Self(tar::Builder::new(Vec::new()))
     }
 
-    /// Adds a file of root's, mode 0600; the same arguments make the same octets.
+    /// Adds a file owned by root with mode 0600. Equal arguments give equal octets.
     ///
     /// # Errors
-    /// A name that no archive can hold: empty, absolute, or with `..` in it.
+    /// If an archive cannot have the name: empty, absolute, or with `..` in it.
     pub(super) fn add(&mut self, name: &str, unix_time: u64, content: &[u8]) -> io::Result<()> {
         let mut header = tar::Header::new_ustar();
         header.set_size(content.len() as u64);
@@ -27,10 +27,10 @@ impl Archive {
         self.0.append_data(&mut header, name, content)
     }
 
-    /// The whole, with its two empty blocks at the end.
+    /// Returns the complete archive with its two empty blocks at the end.
     ///
     /// # Errors
-    /// None of a vector's.
+    /// Never: writing to a vector does not fail.
     pub(super) fn end(self) -> io::Result<Vec<u8>> {
         self.0.into_inner()
     }
@@ -43,7 +43,7 @@ mod tests {
 
     use super::*;
 
-    /// Octets of a block.
+    /// Size of a tar block in octets.
     const BLOCK: usize = 512;
 
     #[test]

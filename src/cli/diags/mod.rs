@@ -1,10 +1,12 @@
-//! `tortie diags`: one file to attach to a report. What the agent, the store, the kernel and the system know, without secrets.
+//! `tortie diags`: collects state of agent, store, kernel and system in one file for a bug report, without
+//! secrets.
 //!
-//! What it does: asks each of them, goes on where one does not answer, and says in `index.txt` what is in the file and what
-//! is missing. What it does not: send anything anywhere, or change anything.
+//! It queries each source, continues if one does not answer, and lists in `index.txt` the content of the file
+//! and what is missing. It sends nothing and changes nothing.
 //!
 //! ```text
-//!   agent's socket, store, doctor, tools, /proc, /etc --> parts --redact.rs--> page.html, archive.rs --gzip--> FILE
+//!   agent's socket, store, doctor, tools, /proc, /etc
+//!       --> parts --redact.rs--> page.html, archive.rs --gzip--> FILE
 //! ```
 
 mod archive;
@@ -34,14 +36,15 @@ use crate::agent::JOURNAL_FILE;
 use archive::Archive;
 use redact::Redactor;
 
-/// Longest wait for a tool.
+/// Time limit of a tool.
 const TOOL: Duration = Duration::from_secs(10);
-/// Most of one part, in octets: the end of a log and the beginning of all else.
+/// Maximum size of one part in octets; the end of a longer text is kept.
 const MOST: usize = 8 << 20;
-/// Settings of the package, and the folder of secrets.
+/// Settings files of the package.
 const SETTINGS: [&str; 2] = ["/etc/tortie/tortie.toml", "/etc/tortie/tortie.env"];
 
-/// What the agent is asked: the file, what it is, and the path behind `/v1/`. `{}` is the most routes of a table.
+/// Queries to the agent: file, description, and path after `/v1/`. `{}` is replaced by the maximum number of
+/// routes.
 const ASKED: [(&str, &str, &str); 13] = [
     ("status.json", "the verdict with all problems", "status"),
     ("peers.json", "BGP sessions", "bgp/peers"),
@@ -69,7 +72,7 @@ pub(super) struct DiagsCommand {
     max_routes: u32,
 }
 
-/// One file of the archive, or why it is not there.
+/// One file of the archive, or the reason why it is missing.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Part {
@@ -92,7 +95,7 @@ impl Part {
     }
 }
 
-/// What was written.
+/// JSON answer of the command.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Report {
@@ -144,7 +147,7 @@ pub(super) async fn run(context: &Context, command: &DiagsCommand) -> Result<(),
     partial(agent_away, store_away)
 }
 
-/// A part of the answer is an answer; the caller is notified.
+/// Returns an error with exit code 6 if a source did not answer, although the file was written.
 fn partial(agent_away: bool, store_away: bool) -> Result<(), Failure> {
     let who = match (agent_away, store_away) {
         (false, false) => return Ok(()),
@@ -160,7 +163,7 @@ fn partial(agent_away: bool, store_away: bool) -> Result<(), Failure> {
     ))
 }
 
-/// The secrets of this host, as far as this user may read them.
+/// Reads the secrets of this host, as far as this user may read them.
 fn secrets(context: &Context) -> Redactor {
     let mut redactor = Redactor::default();
     let folder = fs::read_dir(crate::speaker::SECRETS).into_iter().flatten().flatten().map(|f| f.path());
@@ -194,8 +197,8 @@ async fn from_agent(context: &Context, max: u32) -> Vec<Part> {
     parts
 }
 
-/// The journal of inputs, compressed as it comes: `tortie replay` runs it. It has no secrets of the store; those of this host's
-/// files are looked for all the same.
+/// Returns the compressed journal of inputs for `tortie replay`. It contains no secrets of the store, but
+/// secrets in this host's files are redacted, too.
 async fn journal(context: &Context, redactor: &Redactor) -> (Part, Option<Vec<u8>>) {
     let about = "the last inputs of the core, for `tortie replay`";
     let octets = async {
@@ -216,19 +219,19 @@ async fn journal(context: &Context, redactor: &Redactor) -> (Part, Option<Vec<u8
     }
 }
 
-/// As gzip has it.
+/// Compresses octets with gzip.
 fn gzip(octets: &[u8]) -> io::Result<Vec<u8>> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
     encoder.write_all(octets)?;
     encoder.finish()
 }
 
-/// The page, showing what the agent answered; all of that is without secrets by now.
+/// Returns the web page with the answers of the agent, which contain no secrets any more.
 fn page(parts: &[Part]) -> Result<String, String> {
     let mut answers = serde_json::Map::new();
     for (name, _, path) in ASKED {
         let part = parts.iter().find(|part| part.name == name && part.missing.is_none());
-        // What was too long was cut, and is no JSON any more.
+        // A truncated part is not valid JSON any more.
         if let Some(Ok(answer)) = part.map(|part| serde_json::from_str(&part.text)) {
             let (path, _) = path.split_once('?').unwrap_or((path, ""));
             answers.insert(path.to_owned(), answer);
@@ -241,7 +244,8 @@ fn page(parts: &[Part]) -> Result<String, String> {
     }
 }
 
-/// The store without secrets; what it has of them is learned first, so that they go from all other parts, too.
+/// Returns the store's content without secrets. Its secrets are learned first, so that they are redacted in
+/// all other parts, too.
 async fn from_store(context: &Context, redactor: &mut Redactor) -> Part {
     let export = async {
         let store = super::store::open(&context.globals, false).await.map_err(|failure| failure.text)?;
@@ -291,7 +295,8 @@ async fn from_tools() -> Vec<Part> {
     parts
 }
 
-/// What a tool prints. `systemctl status` ends with 3 for a unit that does not run, and has said why.
+/// Returns the output of a tool. `systemctl status` exits with 3 for a unit that does not run, but its output
+/// is still useful.
 async fn tool(words: &[&str]) -> Result<String, String> {
     let Some((program, arguments)) = words.split_first() else { return Err("nothing to run".to_owned()) };
     let mut command = tokio::process::Command::new(program);
@@ -359,7 +364,7 @@ fn from_files() -> Vec<Part> {
     parts
 }
 
-/// At most [`MOST`] octets, the end of them: what is long is a log.
+/// Returns at most the last [`MOST`] octets of a text, because long texts are logs.
 fn bounded(text: &str) -> String {
     if text.len() <= MOST {
         return text.to_owned();
@@ -393,7 +398,7 @@ fn render(out: &mut String, report: &Report) {
     }
 }
 
-/// An archive of the files in one folder.
+/// Returns a tar archive of files in one folder.
 fn packed<'a>(
     folder: &str,
     unix_time: u64,
@@ -406,7 +411,7 @@ fn packed<'a>(
     archive.end()
 }
 
-/// Writes the archive through gzip, for its owner alone.
+/// Writes the compressed archive, readable only by its owner.
 fn write(file: &Path, tar: &[u8]) -> Result<(), Failure> {
     let failed = |what: &str, error: &std::io::Error| {
         let text = format!("{}: {what}: {error}; name another FILE", file.display());
@@ -422,7 +427,7 @@ fn write(file: &Path, tar: &[u8]) -> Result<(), Failure> {
     written.map_err(|error| failed("cannot be written", &error))
 }
 
-/// A node name as a part of a file name.
+/// Converts a node name to a valid part of a file name.
 fn plain(node: &str) -> String {
     node.chars()
         .map(|c| if c.is_ascii_alphanumeric() || matches!(c, '-' | '.') { c } else { '_' })

@@ -1,14 +1,16 @@
-//! Secrets out of what leaves this host: by the names of members, by what a line says, and by the values themselves. Pure.
+//! Removes secrets from data that leaves this host: by names of members, by assignments in lines, and by
+//! known values. It does no I/O.
 
 use tortie_config::secrets::{self, is_secret};
 
-/// What stands in the place of a secret.
+/// Replacement for a secret.
 const HIDDEN: &str = "***";
-/// Shorter values are words of other things, too; they are hidden by their names alone.
+/// Minimum length of secrets that are searched in texts; shorter ones are parts of ordinary words, and are
+/// only redacted by name.
 const SHORTEST: usize = 4;
 
-/// A value of the store with `***` for every member that is a secret. Text that is no JSON stays as it is, unless it names a
-/// secret: then nobody knows where that ends, and all of it goes.
+/// Returns a store value with `***` for every secret member. Text that is not JSON is unchanged, unless it
+/// names a secret: then the extent of the secret is unknown, and all of the text is replaced.
 pub(in crate::cli) fn value(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes).into_owned();
     match serde_json::from_slice::<serde_json::Value>(bytes) {
@@ -24,7 +26,7 @@ pub(in crate::cli) fn value(bytes: &[u8]) -> String {
     }
 }
 
-/// Whether [`value`] made it: a member that is a secret says `***`.
+/// True if [`value`] redacted this value: a secret member is `***`.
 pub(in crate::cli) fn is_redacted(bytes: &[u8]) -> bool {
     let Ok(mut json) = serde_json::from_slice::<serde_json::Value>(bytes) else {
         return bytes == HIDDEN.as_bytes();
@@ -34,7 +36,7 @@ pub(in crate::cli) fn is_redacted(bytes: &[u8]) -> bool {
     found
 }
 
-/// Every text and number in a value, whatever it is nested in.
+/// Passes every text and number in a value to `found`, at any depth.
 fn scalars(value: &serde_json::Value, found: &mut impl FnMut(&str)) {
     use serde_json::Value;
     match value {
@@ -45,7 +47,7 @@ fn scalars(value: &serde_json::Value, found: &mut impl FnMut(&str)) {
     }
 }
 
-/// Hides secrets of a value, and gives each to `found`.
+/// Replaces the secrets in a value, and passes each to `found`; true if there were any.
 fn hide(value: &mut serde_json::Value, found: &mut impl FnMut(&str)) -> bool {
     secrets::replace(value, &mut |member| {
         scalars(member, found);
@@ -53,15 +55,15 @@ fn hide(value: &mut serde_json::Value, found: &mut impl FnMut(&str)) -> bool {
     })
 }
 
-/// Knows the secrets of this host, and takes them out of any text.
+/// Knows the secrets of this host and removes them from texts.
 #[derive(Debug, Default)]
 pub(super) struct Redactor {
-    /// The longest first, so that none is hidden by halves.
+    /// Known secrets, the longest first, so that no secret is replaced only in part.
     known: Vec<String>,
 }
 
 impl Redactor {
-    /// A value that must not leave: also as JSON writes it.
+    /// Adds a secret, also in its JSON-escaped form.
     pub(super) fn learn(&mut self, secret: &str) {
         let secret = secret.trim();
         if secret.len() < SHORTEST {
@@ -77,7 +79,7 @@ impl Redactor {
         self.known.sort_by_key(|known| std::cmp::Reverse(known.len()));
     }
 
-    /// Every secret of a value of the store.
+    /// Adds every secret of a store value.
     pub(super) fn learn_from(&mut self, value: &[u8]) {
         if let Ok(mut json) = serde_json::from_slice::<serde_json::Value>(value) {
             let mut found = Vec::new();
@@ -86,12 +88,12 @@ impl Redactor {
         }
     }
 
-    /// The text without secrets.
+    /// Returns the text without secrets.
     pub(super) fn clean(&self, text: &str) -> String {
         let mut out = String::with_capacity(text.len());
         let mut in_key = false;
         for line in text.split_inclusive('\n') {
-            // A private key in PEM (RFC 7468).
+            // A private key in PEM format (RFC 7468).
             let begins = line.contains("-----BEGIN") && line.contains("PRIVATE KEY-----");
             if begins {
                 in_key = true;
@@ -106,13 +108,13 @@ impl Redactor {
         self.hide(out)
     }
 
-    /// The text without the secrets that are known; all else stays as it is.
+    /// Replaces only known secrets in the text.
     pub(super) fn hide(&self, text: String) -> String {
         self.known.iter().fold(text, |text, secret| text.replace(secret.as_str(), HIDDEN))
     }
 
-    /// The same for a journal, a JSON document a line: in texts alone. A secret may be a word that is the name of a member, and
-    /// without that nothing reads the line.
+    /// Redacts a journal of one JSON document per line, in string values only: a secret may equal the name of
+    /// a member, and replacing that name would make the line unreadable.
     pub(super) fn hide_in_journal(&self, text: &str) -> String {
         text.split_inclusive('\n')
             .map(|line| match serde_json::from_str::<serde_json::Value>(line) {
@@ -137,7 +139,8 @@ impl Redactor {
     }
 }
 
-/// `name=value` and `name: value`, where the name is a secret's, as logs, environments and settings have them.
+/// Redacts `name=value` and `name: value` if the name is that of a secret, as in logs, environments and
+/// settings.
 fn assignments(line: &str) -> String {
     let mut out = String::with_capacity(line.len());
     let mut rest = line;
@@ -174,7 +177,7 @@ fn assignments(line: &str) -> String {
     out
 }
 
-/// `scheme://user:password@host` (RFC 3986 3.2.1).
+/// Redacts the password in `scheme://user:password@host` (RFC 3986 3.2.1).
 fn addresses(line: &str) -> String {
     let mut out = String::with_capacity(line.len());
     let mut rest = line;
@@ -248,7 +251,7 @@ mod tests {
         redactor.learn_from(br#"{"ip":"192.0.2.1","password":"cor\"vid"}"#);
         redactor.learn("lantern\n");
         redactor.learn("lanterns-two");
-        // Too short to look for: it would blank half of the archive.
+        // A secret that is too short to search for would remove half of the archive.
         redactor.learn("a");
         assert_eq!(redactor.clean("x cor\"vid y cor\\\"vid lanterns-two lantern a"), "x *** y *** *** *** a");
     }

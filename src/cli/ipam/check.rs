@@ -1,4 +1,4 @@
-//! `tortie ipam check`, and the release of what it found.
+//! `tortie ipam check`, and the repair of its findings.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -20,7 +20,7 @@ use tortie_engine::ipam::check::{Evidence, Finding, IpamState, Kind, Repair, Rep
 use tortie_kernel::Namespaces;
 use tortie_store::{Store, calico_3_refusal};
 
-/// How long a plugin may take between store and kernel.
+/// Maximum time that a plugin may take between its writes to store and kernel.
 const RECHECK_DELAY: Duration = Duration::from_secs(1);
 
 /// How to look.
@@ -31,13 +31,13 @@ pub(in crate::cli) struct CheckArgs {
     store_only: bool,
 }
 
-/// What a check brought; `release --from-check` reads it back.
+/// JSON answer of a check, which `release --from-check` reads.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Report {
     api_version: String,
     kind: String,
-    /// The host whose kernel was looked at; none: no kernel was.
+    /// Host whose kernel was read; `None` if no kernel was read.
     node: Option<String>,
     revision: u64,
     time: String,
@@ -45,15 +45,16 @@ struct Report {
     addresses: usize,
     handles: usize,
     endpoints: usize,
-    /// What could not be looked at.
+    /// Sources that could not be read.
     blind: Vec<String>,
-    /// The store is of a data model that is not judged.
+    /// True if the store has a data model that cannot be checked.
     #[serde(skip)]
     other_model: bool,
     findings: Vec<Finding>,
 }
 
-/// Looks, and once more when something was found: a container that came or went meanwhile is no finding.
+/// Checks the store, and again if there were findings: those of containers that were started or removed
+/// meanwhile are dropped.
 async fn look(context: &Context, store: &dyn Store, kernel: bool) -> Result<Report, Failure> {
     let first = check_once(context, store, kernel).await?;
     if first.findings.is_empty() || !kernel {
@@ -79,7 +80,8 @@ async fn check_once(context: &Context, store: &dyn Store, kernel: bool) -> Resul
     let mut found = findings(&ipam_state, &evidence);
     let other_model = context.globals.data_model.is_calico_3(store).await?;
     if other_model {
-        // Who holds an address stands in objects that are not read: every one of them would be a leak.
+        // This data model keeps holders of addresses in objects that are not read here, so every address
+        // would be reported as leaked.
         found.clear();
         blind.insert(0, format!("nothing is judged: {}", calico_3_refusal()));
     }
@@ -103,7 +105,7 @@ pub(super) async fn run(context: &Context, args: &CheckArgs) -> Result<(), Failu
     let (store, _) = open(context).await?;
     let report = look(context, &*store, !args.store_only).await?;
     output::print(context.globals.output, &report, |out, wide| print_report(out, &report, wide))?;
-    // What was found is the answer; the exit code alone says no.
+    // The findings are printed as the answer; only the exit code reports them as a failure.
     if !report.findings.is_empty() {
         return Err(Failure::new(Exit::No, "findings", ""));
     }
@@ -167,7 +169,7 @@ fn print_report(out: &mut String, report: &Report, wide: bool) {
     let _ = writeln!(out, "{}. {next}", kinds.join(", "));
 }
 
-/// What the repair does, in one to three words.
+/// Describes a repair in one to three words.
 fn fix(fix: &Repair) -> &'static str {
     match fix {
         Repair::Release { .. } => "release",
@@ -195,7 +197,7 @@ struct Outcome {
     error: Option<String>,
 }
 
-/// `release --from-check [FILE|-]`.
+/// Executes `release --from-check [FILE|-]`.
 pub(super) async fn repair(context: &Context, file: Option<&Path>) -> Result<(), Failure> {
     let (store, ipam) = open(context).await?;
     let found = match file {
@@ -243,7 +245,7 @@ pub(super) async fn repair(context: &Context, file: Option<&Path>) -> Result<(),
     }
 }
 
-/// The findings of a report.
+/// Reads the findings of a report.
 fn read(file: &Path) -> Result<Vec<Finding>, Failure> {
     let bytes = crate::cli::store::read(file)?;
     let name = if file == Path::new("-") { "standard input".to_owned() } else { file.display().to_string() };

@@ -1,4 +1,4 @@
-//! Refuses to free what endpoints have.
+//! Prevents commands from releasing addresses that endpoints use.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use crate::cli::failure::{Exit, Failure};
 use tortie_engine::ipam::{UsedAddress, UsedAddresses};
 use tortie_store::Store;
 
-/// Addresses that are named, at most.
+/// Maximum number of addresses in the message.
 const SHOWN: usize = 5;
 
 /// Reads endpoints and blocks.
@@ -14,7 +14,7 @@ pub(in crate::cli) async fn read(store: &dyn Store) -> Result<UsedAddresses, Fai
     Ok(UsedAddresses::of(&store.list(&UsedAddresses::prefixes()).await?))
 }
 
-/// What of these keys, if they are deleted, frees addresses of endpoints that stay.
+/// Returns the addresses of remaining endpoints that the deletion of these keys would release.
 pub(in crate::cli) async fn freed_with<'a>(
     store: &dyn Store,
     keys: impl Iterator<Item = &'a str> + Clone,
@@ -24,7 +24,7 @@ pub(in crate::cli) async fn freed_with<'a>(
     }
     let gone: BTreeSet<&str> = keys.collect();
     let mut snapshot = store.list(&UsedAddresses::prefixes()).await?;
-    // An endpoint that goes with its address is no reason to keep it.
+    // An endpoint that is deleted together with its address does not keep it.
     snapshot
         .entries
         .retain(|entry| UsedAddresses::concerns(&entry.key) || !gone.contains(entry.key.as_str()));
@@ -35,7 +35,7 @@ pub(in crate::cli) async fn freed_with<'a>(
     Ok(freed)
 }
 
-/// The refusal, where there is anything in use. `kept`: what was not done.
+/// Returns an error if any address is in use. `kept` describes what was not done.
 pub(in crate::cli) fn refuse(used: &[UsedAddress], kept: &str) -> Result<(), Failure> {
     if used.is_empty() {
         return Ok(());

@@ -1,6 +1,6 @@
-//! `tortie ipam ...`: pools, blocks and addresses, straight on the store, without an agent.
+//! `tortie ipam ...`: pools, blocks and addresses, directly in the store, without an agent.
 //!
-//! What it does: asks [`tortie_engine::ipam`] and prints what it says. What it does not: decide anything about addresses.
+//! All decisions about addresses are in [`tortie_engine::ipam`]; the commands print its results.
 
 mod check;
 pub(super) mod in_use;
@@ -150,7 +150,7 @@ fn attribute(text: &str) -> Result<(String, String), String> {
 }
 
 impl IpamCommand {
-    /// Whether it changes the store: such a command is not done again with `--watch`.
+    /// True if the command changes the store; such a command is not repeated by `--watch`.
     pub(super) fn writes(&self) -> bool {
         match self {
             Self::Pools | Self::Blocks { .. } | Self::Show { .. } | Self::Check(_) => false,

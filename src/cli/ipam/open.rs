@@ -1,4 +1,4 @@
-//! The store of the flags with IPAM on it, and its errors as failures of a command.
+//! Opens the store with IPAM, and converts errors of IPAM to failures.
 
 use std::sync::Arc;
 
@@ -8,13 +8,13 @@ use crate::cli::store;
 use tortie_engine::ipam::{Ipam, IpamError};
 use tortie_store::Store;
 
-/// The store of the flags, and IPAM on it. A SQLite store that is not there is not made.
+/// Opens the store of the global flags, with IPAM. A missing SQLite store is not created.
 pub(super) async fn open(context: &Context) -> Result<(Arc<dyn Store>, Ipam), Failure> {
     let store = store::open(&context.globals, false).await?;
     Ok((Arc::clone(&store), Ipam::new(store)))
 }
 
-/// How an answer of IPAM ends a command.
+/// Converts an error of IPAM to a failure.
 pub(in crate::cli) fn failed(error: IpamError) -> Failure {
     let exit = match &error {
         IpamError::Store(error) => return Failure::from(error.clone()),

@@ -1,4 +1,4 @@
-//! Pools and blocks.
+//! Commands for pools and blocks.
 
 use clap::{Subcommand, ValueEnum};
 use tortie_config::key::{Key, Scope, prefix};
@@ -65,7 +65,7 @@ pub(in crate::cli) enum IpipChoice {
 
 async fn ipam_state(context: &Context) -> Result<IpamState, Failure> {
     let (store, _) = open(context).await?;
-    // Endpoints are not needed here, and may be most of the store.
+    // Endpoints are not needed here, and may be the largest part of the store.
     let prefixes = [prefix::POOLS, prefix::BLOCKS, prefix::AFFINITIES].map(str::to_owned);
     let snapshot = store.list(&prefixes).await?;
     Ok(IpamState::of(&Keyspace::Global, &snapshot))
@@ -120,7 +120,7 @@ fn pool_table(rows: &[PoolRow], wide: bool) -> String {
     table(&head, rows.collect())
 }
 
-/// A bar of sixteen and the percentage, rounded up so that only nothing is 0 %.
+/// Formats a bar of sixteen characters and the percentage, rounded up so that only an empty pool shows 0 %.
 fn fill(used: u64, all: u64) -> String {
     let part = |of: u128| (u128::from(used) * of).div_ceil(u128::from(all.max(1))).min(of);
     let marks = usize::try_from(part(16)).unwrap_or(16);
@@ -205,7 +205,7 @@ async fn create(context: &Context, pool: &Pool) -> Result<(), Failure> {
     let key = Keyspace::Global.pool(&cidr);
     let mut txn = Txn { compare: vec![Compare::Absent(key.clone())], ops: vec![put(&key, value)] };
     let mut text = format!("pool {cidr} is there");
-    // As Calico's tool does with the first such pool: without it no host takes tunnelled packets.
+    // As in calicoctl, the first such pool also enables IPIP: otherwise hosts accept no tunnelled packets.
     let enabled = Key::Setting(Scope::Global, "IpInIpEnabled".to_owned()).to_string();
     if pool.ipip.is_some() && store.get(&enabled).await?.is_none_or(|kv| kv.value.trim_ascii() != b"true") {
         txn.ops.push(put(&enabled, b"true".to_vec()));
@@ -287,7 +287,7 @@ async fn delete(context: &Context, cidr: Cidr) -> Result<(), Failure> {
     if used > 0 {
         return Err(refuse(used));
     }
-    // Nobody takes an address meanwhile; then the blocks go, then the pool.
+    // The pool is disabled first, so that no address is allocated while blocks and then the pool are deleted.
     let mut last = revision;
     let was_disabled = std::mem::replace(&mut pool.disabled, true);
     if !was_disabled {

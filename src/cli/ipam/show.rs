@@ -1,4 +1,4 @@
-//! One address with everything that is known of it, and one block with its addresses.
+//! Shows one address with all related data, or one block with its addresses.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -29,28 +29,28 @@ struct AddressView {
     allocated: bool,
     pool: Option<Cidr>,
     block: Option<Cidr>,
-    /// Of the block's value.
+    /// Store revision of the block.
     revision: Option<u64>,
     owner: Option<String>,
-    /// Of the owner's claim: `confirmed`, ...
+    /// State of the owner's affinity: `confirmed` and so on.
     state: Option<&'static str>,
     handle: Option<String>,
     attributes: Map<String, Value>,
     endpoints: Vec<Holder>,
-    /// The hosts whose tunnel has it.
+    /// Hosts that use the address for their tunnel.
     tunnel_of: Vec<String>,
-    /// Where this host's kernel shows it.
+    /// Places where this host's kernel has the address.
     here: Vec<String>,
-    /// What could not be looked at.
+    /// Sources that could not be read.
     blind: Vec<String>,
-    /// What the agent of this host does with packets for it; none: no agent was asked.
+    /// Routing decision of this host's agent; `None` if no agent answered.
     route: Option<RouteGet>,
-    /// What the agent of this host knows of it, where that was asked for.
+    /// Explanation by this host's agent, if requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     live: Option<Why>,
 }
 
-/// The hosts whose tunnel address lies in a prefix, by address.
+/// Maps tunnel addresses in a prefix to their hosts.
 fn tunnels(snapshot: &Snapshot, within: Cidr) -> BTreeMap<IpAddr, Vec<String>> {
     let mut found: BTreeMap<IpAddr, Vec<String>> = BTreeMap::new();
     for kv in snapshot.entries.iter().filter(|kv| kv.key.ends_with("/config/IpInIpTunnelAddr")) {
@@ -64,7 +64,7 @@ fn tunnels(snapshot: &Snapshot, within: Cidr) -> BTreeMap<IpAddr, Vec<String>> {
     found
 }
 
-/// The endpoints that have an address of a prefix, by address.
+/// Maps addresses in a prefix to the endpoints that use them.
 fn holders(snapshot: &Snapshot, ipam_state: &IpamState, within: Cidr) -> BTreeMap<IpAddr, Vec<Holder>> {
     let mut found: BTreeMap<IpAddr, Vec<Holder>> = BTreeMap::new();
     for endpoint in &ipam_state.endpoints {
@@ -77,7 +77,7 @@ fn holders(snapshot: &Snapshot, ipam_state: &IpamState, within: Cidr) -> BTreeMa
     found
 }
 
-/// The name of the endpoint with this key.
+/// Returns the name of the endpoint with this key.
 fn name_of(snapshot: &Snapshot, key: &str) -> String {
     let stored = snapshot.entries.binary_search_by(|kv| kv.key.as_str().cmp(key));
     let stored = stored.ok().and_then(|at| snapshot.entries.get(at));
@@ -91,12 +91,12 @@ fn ordinal(block: Cidr, addr: IpAddr) -> Option<u32> {
     u32::try_from(block.ordinal(addr)?).ok()
 }
 
-/// One address as the store and the kernel have it.
+/// Shows an address as the store and the kernel have it.
 pub(super) async fn address(context: &Context, addr: IpAddr) -> Result<(), Failure> {
     look(context, addr, false).await
 }
 
-/// The same, with what the agent knows of it.
+/// Shows an address, with the explanation of the agent.
 pub(in crate::cli) async fn why(context: &Context, addr: IpAddr) -> Result<(), Failure> {
     look(context, addr, true).await
 }
@@ -136,7 +136,7 @@ async fn look(context: &Context, addr: IpAddr, live: bool) -> Result<(), Failure
         Ok(route) => view.route = Some(route),
         Err(failure) => view.blind.push(format!("routes: {failure}")),
     }
-    // An agent that does not answer was said above.
+    // An agent that does not answer is already reported above.
     if live && view.route.is_some() {
         match client.get::<Why>(&format!("/v1/why/ip?address={addr}")).await {
             Ok(why) => view.live = Some(why),
@@ -149,7 +149,7 @@ async fn look(context: &Context, addr: IpAddr, live: bool) -> Result<(), Failure
             let _ = write!(out, "\n{why}");
         }
     })?;
-    // Printed whole; the exit code alone says no.
+    // The answer is complete; only the exit code reports an address that is not allocated.
     if view.allocated { Ok(()) } else { Err(Failure::new(Exit::No, "not-allocated", "")) }
 }
 

@@ -1,13 +1,17 @@
-//! `tortie migrate adopt`: from BIRD and Felix to our agent, in an order in which no packet is without a way.
+//! `tortie migrate adopt`: moves a host from BIRD and Felix to Tortie's agent, in an order in which packets
+//! always have a route.
 //!
 //! ```text
-//!   compare, save --> stop --> copy --> start, settle --> remove-rules, remove-sets, remove-routes --> verify
-//!   nothing written   |  BIRD's routes lead, Felix's rules and then both judge  |  ours lead, ours judge
+//!   compare, save        nothing is written
+//!   stop, copy           BIRD's routes are used, and Felix's rules filter packets
+//!   start, settle        BIRD's routes are used, and Felix's and Tortie's rules filter packets
+//!   remove-rules, remove-sets, remove-routes, verify    only Tortie's routes and rules are used
 //! ```
 //!
-//! Our routes are written beside BIRD's before our agent starts. It therefore finds them as one finds its own after kill -9:
-//! it tells peers that forwarding went on (RFC 4724, the F bit), keeps the routes as stale until peers have sent theirs, and
-//! sweeps then. Adoption is thus the agent's ordinary restart. `adopt/compare.rs` is what comes before: nothing is written there.
+//! Tortie's routes are written next to BIRD's before its agent starts. The agent therefore finds them as
+//! after a crash: it announces to peers that forwarding was preserved (RFC 4724, the F bit), keeps the routes
+//! as stale until peers have sent theirs, and then removes what is still stale. Adoption is thus an ordinary
+//! restart of the agent. `adopt/compare.rs` has the steps before, which write nothing.
 
 mod compare;
 
@@ -32,13 +36,13 @@ use crate::host_checks::{CalicoDaemon, MigrationPhase};
 use tortie_kernel::NetworkSnapshot;
 use tortie_kernel::maintenance::handover::{self, BIRD, KeptRoute};
 
-/// Who writes the routes of connected networks (`RTPROT_KERNEL`).
+/// Protocol number of connected routes (`RTPROT_KERNEL`).
 const KERNEL: u8 = 2;
 
-/// Reads the kernel as Calico has it.
+/// Reads the kernel objects that Calico wrote.
 ///
 /// # Errors
-/// When something of it cannot be read.
+/// If part of them cannot be read.
 pub(super) fn look() -> Result<Snapshot, Failure> {
     let routes = handover::kept_routes(BIRD)
         .map_err(|e| Failure::new(Exit::Partial, "routes", format!("the kernel's routes: {e}")))?;
@@ -48,7 +52,7 @@ pub(super) fn look() -> Result<Snapshot, Failure> {
     Ok(Snapshot { version: 0, routes, rules, sets })
 }
 
-/// `tortie migrate plan`, and `adopt --dry-run` without the comparison.
+/// Executes `tortie migrate plan`, and `adopt --dry-run` without the comparison.
 pub(super) fn plan(context: &Context, command: &AdoptCommand) -> Result<(), Failure> {
     let (there, daemons) = (Inventory::of(&look()?), daemons::find());
     let state_dir = command.common.state_dir.display().to_string();
@@ -82,7 +86,7 @@ impl AdoptCommand {
     }
 }
 
-/// What is left to people when Calico is gone.
+/// Returns the remaining manual steps after Calico's removal.
 fn leftovers(daemons: &[CalicoDaemon], command: &AdoptCommand) -> Vec<String> {
     let (pair, named) = (command.pair(), command.stop.unit.iter().map(String::as_str));
     let mut units: Vec<&str> = named.clone().collect();
@@ -108,12 +112,12 @@ fn leftovers(daemons: &[CalicoDaemon], command: &AdoptCommand) -> Vec<String> {
     next
 }
 
-/// `tortie migrate adopt`.
+/// Executes `tortie migrate adopt`.
 pub(super) async fn run(context: &Context, command: &AdoptCommand) -> Result<(), Failure> {
     let mut progress =
         Progress::new(context.globals.output, "MigrateAdopt", &context.globals.node_name()?, Step::ALL.len());
     let result = go(context, command, &mut progress).await;
-    // Machines get all of it whatever came of it; people have read it.
+    // Programs get the report even after a failure; people have read the progress lines.
     if result.is_ok() || !context.globals.output.is_text() {
         progress.end()?;
     }
@@ -178,11 +182,11 @@ fn adopted_already(progress: &mut Progress) -> Result<(), Failure> {
     Err(Failure::new(Exit::Refused, "still-running", text))
 }
 
-/// A move under way.
+/// An adoption in progress.
 pub(super) struct Session<'a> {
     pub(super) context: &'a Context,
     pub(super) command: &'a AdoptCommand,
-    /// None with `--dry-run`.
+    /// `None` with `--dry-run`.
     pub(super) journal: Option<Journal>,
     pub(super) snapshot: Snapshot,
     pub(super) inventory: Inventory,
@@ -257,7 +261,7 @@ impl<'a> Session<'a> {
                 if !running.is_empty() {
                     stop.end(&running)?;
                 }
-                // As they left it, which is what is given back.
+                // The state as Calico left it, which a rollback restores.
                 let snapshot = look()?;
                 journal.keep(&snapshot)?;
                 last = Some(snapshot);
@@ -371,7 +375,8 @@ impl<'a> Session<'a> {
         progress
             .step(routes, async {
                 journal.begin(Step::RemoveRoutes)?;
-                // Once more: what was withdrawn since has none of ours, and BIRD's would be wrong.
+                // BIRD's routes are read again: a prefix that was withdrawn meanwhile has no route of Tortie,
+                // and BIRD's is outdated.
                 let theirs = handover::kept_routes(BIRD).map_err(|e| kernel(&e))?;
                 let refused = handover::remove_routes(&theirs).map_err(|e| kernel(&e))?;
                 if let Some(first) = refused.first() {
@@ -431,22 +436,22 @@ fn kernel(error: &dyn std::fmt::Display) -> Failure {
     Failure::new(Exit::Partial, "kernel", format!("the kernel: {error}"))
 }
 
-/// Our routes to elsewhere and blackholes.
+/// Returns Tortie's routes to other hosts, and its blackholes.
 ///
 /// # Errors
-/// When the kernel cannot be read.
+/// If the kernel cannot be read.
 pub(super) fn own(protocol: u8, metric: u32) -> Result<Vec<KeptRoute>, Failure> {
     let mut routes = handover::kept_routes(protocol).map_err(|e| kernel(&e))?;
     routes.retain(|route| route.metric == metric);
     Ok(routes)
 }
 
-/// BIRD's routes that have none of ours next to them.
+/// Returns the prefixes for which BIRD has a route and Tortie has none.
 fn without_ours(protocol: u8, metric: u32) -> Result<Vec<Cidr>, Failure> {
     let ours: BTreeMap<Cidr, KeptRoute> =
         own(protocol, metric)?.into_iter().map(|route| (route.prefix, route)).collect();
     let theirs = handover::kept_routes(BIRD).map_err(|e| kernel(&e))?;
-    // BIRD writes connected networks a second time, for which the kernel has its own routes.
+    // BIRD installs copies of connected networks, for which the kernel has its own routes.
     let look = NetworkSnapshot::read(&[BIRD, protocol]).map_err(|e| kernel(&e))?;
     let connected = |prefix: &Cidr| look.at(prefix).iter().any(|route| route.protocol == KERNEL);
     let missing = theirs.into_iter().map(|route| route.prefix).filter(|prefix| !ours.contains_key(prefix));

@@ -1,4 +1,4 @@
-//! Our own agent: started as somebody says, waited for, stopped.
+//! Tortie's agent during a migration: starting it, waiting for it, stopping it.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -8,15 +8,15 @@ use crate::api::status::Status;
 use crate::cli::client::Client;
 use crate::cli::failure::{Exit, Failure};
 
-/// How often it is asked.
+/// Interval of queries.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// What it says of itself; `None`: it does not answer.
+/// Returns the agent's status; `None` if it does not answer.
 pub(super) async fn status(socket: &Path) -> Option<Status> {
     Client::new(socket).get("/v1/status").await.ok()
 }
 
-/// Why an agent is not in force yet; `None`: it is.
+/// Returns the reason why the agent is not in force yet; `None` if it is.
 pub(super) fn lacks(status: &Status) -> Option<String> {
     let say = |text: &str| Some(text.to_owned());
     if status.dataplane.mode != "program" {
@@ -55,10 +55,10 @@ pub(super) fn lacks(status: &Status) -> Option<String> {
     None
 }
 
-/// Waits until all is in force.
+/// Waits until the agent has everything in force.
 ///
 /// # Errors
-/// When it is not in time; what is missing is said.
+/// If that takes too long; the text says what is missing.
 pub(super) async fn settle(socket: &Path, wait: Duration) -> Result<Status, Failure> {
     let begin = Instant::now();
     loop {
@@ -81,7 +81,7 @@ pub(super) async fn settle(socket: &Path, wait: Duration) -> Result<Status, Fail
     }
 }
 
-/// The agents of Tortie in this network namespace that may write to the kernel.
+/// Returns the processes of Tortie's agents in this network namespace that may write to the kernel.
 fn agents() -> Vec<i32> {
     let Ok(here) = std::fs::read_link("/proc/self/ns/net") else { return Vec::new() };
     let pids = std::fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -101,17 +101,18 @@ fn agents() -> Vec<i32> {
     .collect()
 }
 
-/// Whether an agent that may write to the kernel runs here.
+/// True if an agent runs here that may write to the kernel.
 pub(super) fn runs() -> bool {
     !agents().is_empty()
 }
 
-/// Stops our agent so that peers keep its routes, and waits until it is gone. Gives what was done.
+/// Stops the agent in a way that peers retain its routes, and waits until it has ended. Returns a
+/// description.
 ///
 /// # Errors
-/// When it does not end.
+/// If it does not end.
 pub(super) fn stop() -> Result<String, Failure> {
-    /// It closes its sessions first.
+    /// The agent closes its sessions first.
     const ENDS: Duration = Duration::from_secs(20);
     let all = agents();
     if all.is_empty() {
@@ -122,7 +123,7 @@ pub(super) fn stop() -> Result<String, Failure> {
     for pid in &all {
         let cgroup = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
         match daemons::supervisor(&cgroup).1.filter(|unit| unit.starts_with("tortie")) {
-            // It would start again what ends.
+            // The service manager would restart a killed process.
             Some(unit) => {
                 daemons::systemctl(&["stop", &unit])?;
                 units.push(unit);

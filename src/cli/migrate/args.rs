@@ -1,4 +1,4 @@
-//! The arguments of `tortie migrate`.
+//! Arguments of `tortie migrate`.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 
 use super::daemons::StopWith;
 
-/// Where a move keeps what was begun, unless another directory is named.
+/// Default folder for the state of a migration.
 pub(in crate::cli) const STATE_DIR: &str = "/var/lib/tortie/migrate";
 
 /// `tortie migrate`.
@@ -23,7 +23,7 @@ pub(in crate::cli) enum MigrateCommand {
 }
 
 impl MigrateCommand {
-    /// Whether it starts an agent that writes the data model. The way back is open on any store.
+    /// True if the command starts an agent that writes the data model. A rollback is permitted on any store.
     pub(in crate::cli) fn writes_model(&self) -> bool {
         matches!(self, Self::Adopt(_))
     }

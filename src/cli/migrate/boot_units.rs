@@ -1,7 +1,8 @@
-//! What starts at the next boot: our unit and Calico's no longer after `adopt`, and as it was after `rollback`.
+//! Units that start at boot: `adopt` enables Tortie's unit and disables Calico's, `rollback` restores both.
 //!
-//! Only units that were named take part: Calico's by `--unit`, ours by `--agent-with 'systemctl start UNIT'`; and only together,
-//! so that no host boots with neither of them. What was changed is in the journal before it is.
+//! Only named units are changed: Calico's by `--unit`, Tortie's by `--agent-with 'systemctl start UNIT'`; and
+//! only if both are named, so that no host boots without either. Changes are recorded in the journal before
+//! they are made.
 
 use std::process::{Command, Stdio};
 
@@ -11,27 +12,27 @@ use super::args::AdoptCommand;
 use super::daemons::systemctl;
 use crate::cli::failure::Failure;
 
-/// The units that change places.
+/// Units of Calico and of Tortie that replace each other at boot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct UnitPair<'a> {
     pub(super) theirs: &'a [String],
     pub(super) ours: &'a str,
 }
 
-/// What was changed, to be undone.
+/// Changed units, for the rollback.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Boot {
-    /// Of Calico, which were enabled.
+    /// Units of Calico that were enabled.
     #[serde(default)]
     disabled: Vec<String>,
-    /// Ours, which was not.
+    /// Unit of Tortie that was not enabled.
     #[serde(default)]
     enabled: Vec<String>,
 }
 
 impl AdoptCommand {
-    /// The units that change places, where both sides are units.
+    /// Returns the units, if both sides are named as units.
     pub(super) fn pair(&self) -> Option<UnitPair<'_>> {
         let ours = self.agent_with.strip_prefix("systemctl start ").map(str::trim)?;
         let theirs = self.stop.unit.as_slice();
@@ -40,14 +41,14 @@ impl AdoptCommand {
 }
 
 impl UnitPair<'_> {
-    /// In words.
+    /// Describes the change.
     pub(super) fn words(self) -> String {
         format!("{} starts at the next boot, and {} no longer", self.ours, self.theirs.join(", "))
     }
 }
 
 impl Boot {
-    /// What has to be changed for a pair, besides what was changed before.
+    /// Adds the changes that this pair still needs.
     pub(super) fn and(mut self, pair: UnitPair<'_>) -> Self {
         let mut add = |unit: &str, enabled: bool| {
             let list = if enabled { &mut self.disabled } else { &mut self.enabled };
@@ -60,16 +61,16 @@ impl Boot {
         self
     }
 
-    /// Changes it.
+    /// Enables and disables the units.
     ///
     /// # Errors
-    /// When the service manager refuses.
+    /// If the service manager fails.
     pub(super) fn change(&self) -> Result<(), Failure> {
         each("enable", &self.enabled)?;
         each("disable", &self.disabled)
     }
 
-    /// Changes it back.
+    /// Restores the units.
     ///
     /// # Errors
     /// As [`Boot::change`].
@@ -83,7 +84,7 @@ fn each(verb: &str, units: &[String]) -> Result<(), Failure> {
     units.iter().try_for_each(|unit| systemctl(&[verb, unit]))
 }
 
-/// Whether a unit starts at each boot; one that is only wanted by another (`static`) is that one's.
+/// True if the unit itself is enabled; a `static` unit is started by others and does not count.
 fn is_enabled(unit: &str) -> bool {
     let asked = Command::new("systemctl").args(["is-enabled", unit]).stdin(Stdio::null()).output();
     asked.is_ok_and(|text| text.stdout.trim_ascii() == b"enabled")

@@ -1,7 +1,8 @@
-//! `tortie migrate check`: can this host be moved, and which step fixes each thing that is in the way. Reads only.
+//! `tortie migrate check`: checks if this host can be migrated, and prints a fix for each obstacle. It
+//! changes nothing.
 //!
-//! What it does: reads what the host checks need of Calico on this host (its store, daemons, BIRD's restarts, rules and sets),
-//! and prints the results of the host checks. What it does not: check anything itself.
+//! It reads Calico's state on this host for the host checks (store, daemons, BIRD's restarts, rules and
+//! sets), and prints their results; the checks themselves are in `host_checks`.
 
 use std::collections::BTreeMap;
 
@@ -22,11 +23,11 @@ use crate::host_checks::{
     Restarts, StoreContent,
 };
 
-/// What `tortie migrate check` answers.
+/// JSON answer of `tortie migrate check`.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Report {
-    /// `MigrateCheck`.
+    /// Always `MigrateCheck`.
     kind: &'static str,
     node: String,
     failures: usize,
@@ -61,7 +62,7 @@ pub(super) async fn run(context: &Context, command: &CheckCommand) -> Result<(),
     Err(Failure::new(Exit::No, "migrate-check", ""))
 }
 
-/// Reads Calico on this host, and the migration that was begun.
+/// Reads Calico's state on this host, and the state of an earlier migration.
 async fn read(context: &Context, command: &CheckCommand, node: String) -> Migration {
     let store = store(context).await.map_err(|failure| failure.text);
     let daemons = daemons::find();
@@ -88,7 +89,7 @@ async fn store(context: &Context) -> Result<StoreContent, Failure> {
     Ok(StoreContent { describe: store.describe(), revision: snapshot.revision, entries: snapshot.entries })
 }
 
-/// Reads routes, rules and sets that Calico left.
+/// Reads the routes, rules and sets that Calico wrote.
 fn kernel() -> Result<CalicoKernel, Failure> {
     let there = adopt::look()?;
     let drops = there.rules.iter().filter_map(|saved| {
@@ -103,7 +104,7 @@ fn kernel() -> Result<CalicoKernel, Failure> {
     })
 }
 
-/// Felix's environment and file win over the store; Tortie reads neither.
+/// Returns Felix's settings from its environment, which override the store; Tortie does not read them.
 fn felix_environment(running: &[CalicoDaemon]) -> BTreeMap<String, String> {
     let mut found: BTreeMap<String, String> = BTreeMap::new();
     for daemon in running.iter().filter(|daemon| daemon.role == "felix") {

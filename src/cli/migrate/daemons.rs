@@ -1,12 +1,11 @@
-//! Calico's daemons of this host: who they are, who looks after them, and how they are ended.
+//! Calico's daemons on this host: finds them with their supervisors, and stops them.
 //!
-//! What it does: finds them by `/proc`, only those in the network namespace of the caller, and ends those that it was told to.
-//! What it does not: guess. A process is only ended by its number, and only after that number was named for it, by a unit
-//! that was named, or by a command that somebody gave.
+//! It finds daemons in `/proc`, only in the network namespace of the caller, and stops only those that the
+//! operator named: by process id, by a named unit, or by a given command.
 //!
-//! They are killed and not asked to end: a BIRD that ends by itself tells its peers so, and they drop its routes at once; one
-//! that is gone without a word makes them keep the routes for the restart (RFC 4724). Kernel routes and packet rules stay
-//! in both cases.
+//! Daemons are killed instead of terminated: a BIRD that exits normally notifies its peers, which then drop
+//! its routes; if it vanishes, peers retain the routes for a restart (RFC 4724). Kernel routes and packet
+//! filter rules stay in both cases.
 
 use std::fs;
 use std::path::PathBuf;
@@ -18,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::cli::failure::{Exit, Failure};
 use crate::host_checks::CalicoDaemon;
 
-/// What a process is to Calico, by its name and its command line; `None`: nothing.
+/// Returns the role of a process in Calico by its name and command line, or `None`.
 fn role(name: &str, words: &[&str]) -> Option<&'static str> {
     let has = |word: &str| words.iter().any(|w| w.trim_start_matches('-') == word);
     match name {
@@ -29,13 +28,13 @@ fn role(name: &str, words: &[&str]) -> Option<&'static str> {
         "calico-node" if has("felix") => Some("felix"),
         "calico-node" if has("confd") => Some("confd"),
         "calico-node" => Some("node"),
-        // Calico 1.x before Go: a Python program that carries its name as an argument.
+        // Calico 1.x before Go: a Python program with its name as an argument.
         _ if name.starts_with("python") && words.iter().any(|w| w.ends_with("calico-felix")) => Some("felix"),
         _ => None,
     }
 }
 
-/// Container and unit of the text of `/proc/PID/cgroup`.
+/// Returns container and unit from the content of `/proc/PID/cgroup`.
 pub(super) fn supervisor(cgroup: &str) -> (Option<String>, Option<String>) {
     let mut container = None;
     let mut unit = None;
@@ -52,12 +51,12 @@ pub(super) fn supervisor(cgroup: &str) -> (Option<String>, Option<String>) {
             }
         }
     }
-    // What stands in the engine's own unit is kept by the engine.
+    // A container in the engine's own unit is supervised by the engine.
     let unit = unit.filter(|_| container.is_none());
     (container, unit)
 }
 
-/// Calico's daemons in the network namespace of this process.
+/// Returns Calico's daemons in the network namespace of this process.
 pub(super) fn find() -> Vec<CalicoDaemon> {
     let Ok(here) = fs::read_link("/proc/self/ns/net") else { return Vec::new() };
     let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -74,7 +73,7 @@ pub(super) fn find() -> Vec<CalicoDaemon> {
                 .collect();
             let words: Vec<&str> = command.iter().map(String::as_str).collect();
             let role = role(name.trim_end(), &words)?.to_owned();
-            // One that is gone but not yet waited for has no namespace any more.
+            // A zombie process has no namespace any more.
             if fs::read_link(of("ns/net")).ok()? != here {
                 return None;
             }
@@ -93,10 +92,10 @@ pub(super) fn find() -> Vec<CalicoDaemon> {
     found
 }
 
-/// When a process started (proc(5), field 22 of `stat`).
+/// Returns the start time of a process (proc(5), field 22 of `stat`).
 fn started(pid: u32) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name, in parentheses, may hold anything.
+    // The name is in parentheses and may contain any character.
     text.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
 }
 
@@ -116,12 +115,12 @@ pub(super) struct StopWith {
 }
 
 impl StopWith {
-    /// Nothing was said.
+    /// True if no way to stop the daemons was given.
     pub(super) fn is_empty(&self) -> bool {
         self.stop_with.is_none() && self.unit.is_empty() && self.pid.is_empty()
     }
 
-    /// What it does, in words.
+    /// Describes the actions.
     pub(super) fn words(&self) -> String {
         let mut parts = Vec::new();
         for unit in &self.unit {
@@ -137,7 +136,7 @@ impl StopWith {
         parts.join("; ")
     }
 
-    /// What would end these daemons, for people to choose from.
+    /// Returns arguments that would stop these daemons, as a suggestion.
     pub(super) fn suggested(daemons: &[CalicoDaemon]) -> String {
         let mut words: Vec<String> = Vec::new();
         for daemon in daemons {
@@ -153,10 +152,10 @@ impl StopWith {
         words.join(" ")
     }
 
-    /// Names that are no daemon's here.
+    /// Checks that all named processes are daemons of Calico.
     ///
     /// # Errors
-    /// When a process was named that is none of Calico's.
+    /// If one is not.
     pub(super) fn check(&self, daemons: &[CalicoDaemon]) -> Result<(), Failure> {
         let stranger = self.pid.iter().find(|pid| daemons.iter().all(|daemon| daemon.pid != **pid));
         match stranger {
@@ -167,10 +166,10 @@ impl StopWith {
         }
     }
 
-    /// Ends them and waits until none is there; those that come back have a supervisor.
+    /// Stops the daemons and waits until none runs.
     ///
     /// # Errors
-    /// When a command fails or daemons are still there.
+    /// If a command fails, or daemons still run or were restarted by a supervisor.
     pub(super) fn end(&self, daemons: &[CalicoDaemon]) -> Result<(), Failure> {
         for unit in &self.unit {
             keep_down(unit)?;
@@ -178,7 +177,7 @@ impl StopWith {
         if let Some(command) = &self.stop_with {
             run_shell(command)?;
         }
-        // By the number that was named, unless it is another process by now.
+        // The process id may have been reused, so the start time is compared.
         let named = daemons.iter().filter(|daemon| self.pid.contains(&daemon.pid));
         for daemon in named.filter(|daemon| started(daemon.pid) == Some(daemon.started)) {
             let pid = i32::try_from(daemon.pid).ok().and_then(rustix::process::Pid::from_raw);
@@ -193,11 +192,11 @@ impl StopWith {
     }
 }
 
-/// Waits until there are no daemons, and that they do not come back.
+/// Waits until no daemon runs, and checks that none is restarted.
 fn stay_away() -> Result<(), Failure> {
-    /// For processes to be gone.
+    /// Maximum time for the processes to end.
     const GONE: Duration = Duration::from_secs(10);
-    /// runsv, systemd and docker start again what ended, after a second at most.
+    /// runsv, systemd and docker restart a process after a second at most.
     const BACK: Duration = Duration::from_millis(1_500);
     let begin = Instant::now();
     let mut since = None;
@@ -226,7 +225,8 @@ fn stay_away() -> Result<(), Failure> {
     }
 }
 
-/// The drop-in that keeps a unit from restarting and has it killed; gone with the next boot.
+/// Returns the path of the drop-in that disables restarts of a unit and has it killed; it does not survive a
+/// reboot.
 fn drop_in(unit: &str) -> PathBuf {
     PathBuf::from(format!("/run/systemd/system/{unit}.d/99-tortie-migrate.conf"))
 }
@@ -243,10 +243,10 @@ fn keep_down(unit: &str) -> Result<(), Failure> {
     systemctl(&["daemon-reload"])
 }
 
-/// Lets units be again as they were.
+/// Removes the drop-ins of the units.
 ///
 /// # Errors
-/// When the service manager does not answer.
+/// If the service manager does not answer.
 pub(super) fn release(units: &[String]) -> Result<(), Failure> {
     let mut some = false;
     for unit in units {
@@ -257,10 +257,10 @@ pub(super) fn release(units: &[String]) -> Result<(), Failure> {
     if some { systemctl(&["daemon-reload"]) } else { Ok(()) }
 }
 
-/// Runs the service manager's tool.
+/// Runs systemctl.
 ///
 /// # Errors
-/// When it fails.
+/// If it fails.
 pub(super) fn systemctl(words: &[&str]) -> Result<(), Failure> {
     let output = Command::new("systemctl").args(words).stdin(Stdio::null()).output();
     let said = match output {
@@ -274,9 +274,9 @@ pub(super) fn systemctl(words: &[&str]) -> Result<(), Failure> {
 /// Runs a command of the operator to its end.
 ///
 /// # Errors
-/// When it fails.
+/// If it fails.
 pub(super) fn run_shell(command: &str) -> Result<(), Failure> {
-    // Its words are for people; the answer of ours is on standard output.
+    // Its output goes to standard error, because standard output is for the answer.
     let status = Command::new("sh")
         .args(["-c", command])
         .stdin(Stdio::null())

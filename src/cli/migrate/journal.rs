@@ -1,12 +1,13 @@
-//! What was begun and what was done, on disk before it is done: the way back of a move that was cut off.
+//! Journal of a migration: each step is on disk before it is carried out, so that an interrupted migration
+//! can be resumed or rolled back.
 //!
 //! ```text
-//!   STATE-DIR/migrate.json            steps with their times, rewritten whole at each of them
-//!   STATE-DIR/migrate-snapshot.json   routes, rules and sets as they stood before; written once
+//!   STATE-DIR/migrate.json            steps with their times, rewritten at each step
+//!   STATE-DIR/migrate-snapshot.json   routes, rules and sets before the migration; written once
 //! ```
 //!
-//! Both are 0600: rules and routes are nobody else's business. A file is written beside, synced and renamed, so that a host
-//! that loses power has the old or the new one.
+//! Both files have mode 0600, because rules and routes are confidential. A file is written under another
+//! name, synced and renamed, so that after a power loss either the old or the new content exists.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -24,10 +25,10 @@ use crate::cli::migrate::boot_units::Boot;
 use crate::host_checks::{CalicoDaemon, MigrationPhase};
 use tortie_kernel::maintenance::handover::KeptRoute;
 
-/// The form of both files; another one is refused.
+/// Format version of both files; other versions are rejected.
 const VERSION: u32 = 1;
 
-/// The steps of `adopt`, in their order.
+/// Steps of `adopt`, in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Step {
@@ -83,33 +84,34 @@ pub(super) struct Begun {
     pub(super) ended: Option<String>,
 }
 
-/// What stands in the file.
+/// Content of the journal file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Record {
     pub(super) version: u32,
     pub(super) node: String,
-    /// The boot that the kernel's objects belong to.
+    /// Id of the boot to which the kernel objects belong.
     pub(super) boot: String,
     pub(super) phase: MigrationPhase,
     pub(super) steps: Vec<Begun>,
-    /// Number and metric of our own routes.
+    /// Routing protocol number and metric of Tortie's routes.
     pub(super) protocol: u8,
     pub(super) metric: u32,
-    /// The socket of our agent.
+    /// Socket of Tortie's agent.
     pub(super) socket: PathBuf,
     pub(super) stop: StopWith,
-    /// Calico's daemons as they ran.
+    /// Calico's daemons before they were stopped.
     pub(super) daemons: Vec<CalicoDaemon>,
-    /// Routes of BIRD that went although none of ours stood for them, because that was accepted.
+    /// Prefixes whose BIRD routes were removed without a replacement by Tortie, because the operator accepted
+    /// that.
     #[serde(default)]
     pub(super) without_ours: Vec<Cidr>,
-    /// Units that start at boot since, and that no longer do.
+    /// Units that were enabled and disabled at boot.
     #[serde(default)]
     pub(super) boot_units: Boot,
 }
 
-/// The kernel as Calico left it.
+/// Kernel objects that Calico left.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Snapshot {
@@ -119,7 +121,7 @@ pub(super) struct Snapshot {
     pub(super) sets: String,
 }
 
-/// The files, held against a second one who moves this host.
+/// The state folder, locked against a second migration of this host.
 #[derive(Debug)]
 pub(super) struct Journal {
     dir: PathBuf,
@@ -128,10 +130,10 @@ pub(super) struct Journal {
 }
 
 impl Journal {
-    /// Opens the folder, and makes it where it is not there.
+    /// Opens the folder, and creates it if necessary.
     ///
     /// # Errors
-    /// When it cannot be used, is in use, or holds what this program does not know.
+    /// If it cannot be used, is locked, or has files of an unknown format.
     pub(super) fn open(dir: &Path) -> Result<Self, Failure> {
         let wrong = |e: std::io::Error| cannot(dir, &e);
         fs::create_dir_all(dir).map_err(wrong)?;
@@ -150,37 +152,37 @@ impl Journal {
         Ok(Self { dir: dir.to_owned(), _lock: lock, record })
     }
 
-    /// What stands in the folder, without holding it; nothing where there is none.
+    /// Reads the journal without locking the folder; `None` if there is none.
     ///
     /// # Errors
-    /// When it cannot be read.
+    /// If it cannot be read.
     pub(super) fn peek(dir: &Path) -> Result<Option<Record>, Failure> {
         read(&dir.join("migrate.json"), |record: &Record| record.version)
     }
 
-    /// The snapshot in a folder, without holding it; empty where none was kept.
+    /// Reads the snapshot without locking the folder; empty if there is none.
     ///
     /// # Errors
-    /// When it cannot be read.
+    /// If it cannot be read.
     pub(super) fn peek_snapshot(dir: &Path) -> Result<Snapshot, Failure> {
         let path = dir.join("migrate-snapshot.json");
         Ok(read(&path, |snapshot: &Snapshot| snapshot.version)?.unwrap_or_default())
     }
 
-    /// Writes the record.
+    /// Writes the journal.
     ///
     /// # Errors
-    /// When the disk does not take it: then nothing may be done that it should tell of.
+    /// If the disk write fails; the step must not be carried out then.
     pub(super) fn write(&mut self, record: Record) -> Result<(), Failure> {
         write(&self.dir.join("migrate.json"), &record)?;
         self.record = Some(record);
         Ok(())
     }
 
-    /// Changes the record.
+    /// Changes the journal.
     ///
     /// # Errors
-    /// As [`Journal::write`]; or when there is none.
+    /// As [`Journal::write`], or if there is no journal.
     pub(super) fn change(&mut self, change: impl FnOnce(&mut Record)) -> Result<(), Failure> {
         let mut record = self.record.clone().ok_or_else(|| {
             Failure::new(Exit::Partial, "state", "nothing was begun here: there is no state file")
@@ -189,7 +191,7 @@ impl Journal {
         self.write(record)
     }
 
-    /// Notes that a step begins.
+    /// Records the begin of a step.
     ///
     /// # Errors
     /// As [`Journal::change`].
@@ -202,7 +204,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Notes that a step is done.
+    /// Records the end of a step.
     ///
     /// # Errors
     /// As [`Journal::change`].
@@ -217,29 +219,29 @@ impl Journal {
         Ok(())
     }
 
-    /// Whether a step was begun.
+    /// True if the step was begun.
     pub(super) fn has_begun(&self, step: Step) -> bool {
         self.record.as_ref().is_some_and(|r| r.steps.iter().any(|begun| begun.step == step))
     }
 
-    /// Whether a step came to its end.
+    /// True if the step was completed.
     pub(super) fn has_ended(&self, step: Step) -> bool {
         self.record
             .as_ref()
             .is_some_and(|r| r.steps.iter().any(|begun| begun.step == step && begun.ended.is_some()))
     }
 
-    /// Keeps the snapshot.
+    /// Writes the snapshot.
     ///
     /// # Errors
-    /// When the disk does not take it.
+    /// If the disk write fails.
     pub(super) fn keep(&self, snapshot: &Snapshot) -> Result<(), Failure> {
         write(&self.dir.join("migrate-snapshot.json"), &Snapshot { version: VERSION, ..snapshot.clone() })
     }
 }
 
 impl Record {
-    /// A move that begins.
+    /// Creates the journal of a new migration.
     pub(super) fn new(node: String, socket: PathBuf, (protocol, metric): (u8, u32)) -> Self {
         Self {
             version: VERSION,
@@ -257,13 +259,13 @@ impl Record {
         }
     }
 
-    /// Whether the kernel is the one that the record tells of.
+    /// True if the host has not been rebooted since the journal was created.
     pub(super) fn is_this_boot(&self) -> bool {
         self.boot == boot_id()
     }
 }
 
-/// Names this boot.
+/// Returns the boot id.
 fn boot_id() -> String {
     fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
 }
@@ -312,14 +314,14 @@ fn write<T: Serialize>(path: &Path, value: &T) -> Result<(), Failure> {
         .map_err(wrong)?;
     file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(wrong)?;
     fs::rename(&temporary, path).map_err(wrong)?;
-    // The name, too, has to be on the disk.
+    // The directory is synced, too, so that the new name is on disk.
     if let Some(dir) = path.parent() {
         File::open(dir).and_then(|dir| dir.sync_all()).map_err(wrong)?;
     }
     Ok(())
 }
 
-/// Dies here where a test asks for it, as with kill -9.
+/// Kills this process where a test requests it, as `kill -9` would.
 #[cfg(feature = "test-hooks")]
 pub(super) fn halt(step: &str, at: &str) {
     if std::env::var("TORTIE_MIGRATE_HALT").is_ok_and(|wanted| wanted == format!("{step}:{at}")) {
@@ -360,7 +362,7 @@ mod tests {
             let mode = fs::metadata(dir.path().join(name)).unwrap().permissions().mode();
             assert_eq!(mode & 0o777, 0o600, "{name}");
         }
-        // A later form is not guessed at.
+        // A later format is rejected.
         let path = dir.path().join("migrate.json");
         let text = fs::read_to_string(&path).unwrap().replace("\"version\":1", "\"version\":2");
         fs::write(&path, text).unwrap();

@@ -1,15 +1,17 @@
-//! `tortie migrate`: a host from Calico's daemons to Tortie and back, in place, while its workloads talk.
+//! `tortie migrate`: moves a host from Calico's daemons to Tortie and back, in place, without interrupting
+//! its workloads.
 //!
-//! What it does: looks (`check`), says what would happen (`plan`), moves (`adopt`), and moves back from wherever it stands
-//! (`rollback`). What it does not: change the store, touch connections, decide what routes and rules should be (the agent
-//! does), or end a process that was not named to it.
+//! `check` looks for obstacles, `plan` describes the steps, `adopt` carries them out, and `rollback` reverts
+//! them from any state. The commands do not change the data model, do not touch connections, do not compute
+//! routes and rules (the agent does), and stop no process that was not named.
 //!
 //! ```text
-//!   check.rs  --> findings          daemons.rs  processes of Calico; how they are ended
-//!   plan.rs   --> steps in words    trial.rs    an observing agent compares      agent.rs  the agent that takes over
-//!   boot_units.rs  units that start at the next boot             restarts.rs  of BIRD and its peers, under way
-//!   adopt.rs ---+--> journal.rs (what was begun, the snapshot; on disk first)
-//!   rollback.rs +--> kernel::handover (routes, our rules), tools.rs + rules.rs (Felix's rules and sets)
+//!   check.rs  --> obstacles         daemons.rs  processes of Calico, and stopping them
+//!   plan.rs   --> steps in words    trial.rs    comparison by an agent in observe mode
+//!   agent.rs  the agent that takes over         boot_units.rs  units that start at boot
+//!   restarts.rs  graceful restarts of BIRD and its peers in progress
+//!   adopt.rs ---+--> journal.rs (steps and snapshot, on disk first)
+//!   rollback.rs +--> kernel::handover (routes, Tortie's rules), tools.rs + rules.rs (Felix's rules and sets)
 //! ```
 
 mod adopt;
@@ -36,10 +38,11 @@ use crate::host_checks::MigrationPhase;
 
 pub(super) use self::args::{MigrateCommand, STATE_DIR};
 
-/// For who takes away what a move needs: passes where none was begun, or where it is at one of its ends.
+/// Rejects a command that would remove what a migration needs; passes if no migration was begun, or if it is
+/// complete.
 ///
 /// # Errors
-/// When one is under way, with both ways out of it; or when what was begun cannot be read.
+/// If a migration is in progress, with both ways to end it; or if its state cannot be read.
 pub(super) fn refuse_while_moving(state_dir: &Path) -> Result<(), Failure> {
     let Some(record) = Journal::peek(state_dir)? else { return Ok(()) };
     let ways = match record.phase {
@@ -58,7 +61,7 @@ pub(super) fn refuse_while_moving(state_dir: &Path) -> Result<(), Failure> {
     Err(Failure::new(Exit::Refused, "moving", text))
 }
 
-/// Whether a move was begun here, whatever came of it.
+/// True if a migration was begun here, whatever its result.
 pub(super) fn has_state(state_dir: &Path) -> bool {
     !matches!(Journal::peek(state_dir), Ok(None))
 }

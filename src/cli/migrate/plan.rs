@@ -1,5 +1,5 @@
-//! The steps, in words: what each does, what packets notice of it, how it is undone. Pure; `adopt` and `rollback` go
-//! exactly these.
+//! Descriptions of the steps: actions, effect on traffic, and rollback. It does no I/O; `adopt` and
+//! `rollback` carry out exactly these steps.
 
 use super::daemons::StopWith;
 use super::journal::{Snapshot, Step};
@@ -8,12 +8,12 @@ use super::rules;
 use crate::cli::migrate::boot_units::UnitPair;
 use crate::host_checks::CalicoDaemon;
 
-/// What is there to be moved.
+/// Number of objects to migrate.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Inventory {
     pub(super) routes: usize,
     pub(super) blackholes: usize,
-    /// Rules by the tool that writes them.
+    /// Number of rules by the tool that writes them.
     pub(super) rules: Vec<(String, usize)>,
     pub(super) sets: usize,
 }
@@ -44,14 +44,14 @@ impl Inventory {
     }
 }
 
-/// What the steps need to be said exactly.
+/// Data for the description of the steps.
 #[derive(Debug)]
 pub(super) struct Plan<'a> {
     pub(super) there: &'a Inventory,
     pub(super) daemons: &'a [CalicoDaemon],
     pub(super) stop: &'a StopWith,
     pub(super) agent_with: &'a str,
-    /// Units that change places at boot.
+    /// Units that replace each other at boot.
     pub(super) pair: Option<UnitPair<'a>>,
     pub(super) protocol: u8,
     pub(super) metric: u32,
@@ -59,7 +59,7 @@ pub(super) struct Plan<'a> {
 }
 
 impl Plan<'_> {
-    /// A step of `adopt`.
+    /// Describes a step of `adopt`.
     pub(super) fn line(&self, step: Step) -> Line {
         let Self { there, protocol, metric, agent_with, state_dir, .. } = self;
         let rollback = "tortie migrate rollback";
@@ -137,13 +137,13 @@ impl Plan<'_> {
         line(step, &what, traffic, &back)
     }
 
-    /// All steps of `adopt`.
+    /// Describes all steps of `adopt`.
     pub(super) fn lines(&self) -> Vec<Line> {
         Step::ALL.into_iter().map(|step| self.line(step)).collect()
     }
 }
 
-/// The steps of `rollback`.
+/// Steps of `rollback`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Back {
     Sets,
@@ -156,13 +156,13 @@ pub(super) enum Back {
 }
 
 impl Back {
-    /// Their order when what was saved is put back; else [`Back::FRESH`].
+    /// Order if the saved rules are restored; otherwise it is [`Back::FRESH`].
     pub(super) const SAVED: [Self; 7] =
         [Self::Sets, Self::Rules, Self::Agent, Self::Routes, Self::Ours, Self::OurRules, Self::Start];
-    /// Endpoints came since: Felix writes its rules itself while ours are in force.
+    /// Order if endpoints were added since the snapshot: Felix writes its rules while Tortie's are in force.
     pub(super) const FRESH: [Self; 5] = [Self::Agent, Self::Routes, Self::Ours, Self::Start, Self::OurRules];
 
-    /// The step in words. `start_with`: the command that starts Calico, where one was given.
+    /// Describes a step. `start_with` is the command that starts Calico, if given.
     pub(super) fn line(self, start_with: Option<&str>) -> Line {
         let resume = "run rollback again: each step finds out what is left to do";
         let (id, what, traffic) = match self {
@@ -205,7 +205,7 @@ impl Back {
     }
 }
 
-/// Daemons in words.
+/// Formats a list of daemons.
 pub(super) fn names(daemons: &[CalicoDaemon]) -> String {
     let names: Vec<String> = daemons.iter().map(|d| format!("{} (pid {})", d.role, d.pid)).collect();
     if names.is_empty() { "no daemon".to_owned() } else { names.join(", ") }

@@ -1,4 +1,4 @@
-//! What a move says while it goes on, and at its end: a line a step for people, one object for machines.
+//! Output of a migration: a line per step for people while it runs, one object for programs at its end.
 
 use std::time::Instant;
 
@@ -8,47 +8,47 @@ use super::journal::Step;
 use crate::cli::failure::Failure;
 use crate::cli::output::{self, Format};
 
-/// One step, planned or gone.
+/// A step with its state.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Line {
-    /// Stable.
+    /// Stable name of the step.
     pub(super) step: String,
-    /// What is done.
+    /// Action of the step.
     pub(super) what: String,
-    /// What packets notice of it.
+    /// Effect on traffic.
     pub(super) traffic: String,
-    /// How it is undone.
+    /// Rollback of the step.
     pub(super) way_back: String,
     /// `planned`, `done`, `skipped` or `failed`.
     pub(super) state: String,
-    /// What came of it.
+    /// Result of the step.
     pub(super) detail: String,
-    /// How long it took.
+    /// Duration in seconds.
     pub(super) seconds: f64,
 }
 
-/// What a command answers.
+/// JSON answer of a command.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Report {
     /// `MigratePlan`, `MigrateAdopt` or `MigrateRollback`.
     pub(super) kind: String,
-    /// The host.
+    /// Name of the host.
     pub(super) node: String,
-    /// `planned`, `adopted`, `rolled-back`, or how far it came.
+    /// `planned`, `adopted`, `rolled-back`, or the phase that was reached.
     pub(super) phase: String,
-    /// Where Calico's state and ours differ.
+    /// Differences between Calico's state and Tortie's intent.
     pub(super) differences: Vec<String>,
-    /// What could not be compared, and why.
+    /// Objects that could not be compared, with the reason.
     pub(super) not_judged: Vec<String>,
-    /// Each step.
+    /// All steps.
     pub(super) steps: Vec<Line>,
-    /// What is left for people to do.
+    /// Remaining manual steps.
     pub(super) next: Vec<String>,
 }
 
-/// Tells of steps as they go.
+/// Prints steps while they run, and collects the report.
 #[derive(Debug)]
 pub(super) struct Progress {
     format: Format,
@@ -62,20 +62,20 @@ impl Progress {
         Self { format, of, report }
     }
 
-    /// How many steps there will be.
+    /// Sets the number of steps.
     pub(super) fn of(&mut self, steps: usize) {
         self.of = steps;
     }
 
-    /// A sentence between the steps.
+    /// Prints a sentence between steps.
     pub(super) fn say(&self, text: &str) {
         if self.format.is_text() {
-            // The step goes on, whoever reads.
+            // A write error is ignored, because the step must go on.
             let _ = output::write_out(&format!("{text}\n"));
         }
     }
 
-    /// A step that is not needed any more.
+    /// Records a step that is not needed any more.
     pub(super) fn skip(&mut self, mut line: Line, why: &str) {
         line.state = "skipped".to_owned();
         line.detail = why.to_owned();
@@ -84,10 +84,10 @@ impl Progress {
         self.report.steps.push(line);
     }
 
-    /// Goes a step.
+    /// Carries out a step and records its result.
     ///
     /// # Errors
-    /// As the step.
+    /// The error of the step.
     pub(super) async fn step(
         &mut self,
         mut line: Line,
@@ -115,10 +115,10 @@ impl Progress {
         result.map(drop)
     }
 
-    /// The end: for machines all of it, for people what is left to do.
+    /// Prints the report for programs, or the remaining manual steps for people.
     ///
     /// # Errors
-    /// When the answer cannot be written.
+    /// If the answer cannot be written.
     pub(super) fn end(&self) -> Result<(), Failure> {
         output::print(self.format, &self.report, |out, _| {
             for line in &self.report.next {
@@ -129,12 +129,12 @@ impl Progress {
     }
 }
 
-/// A line that is planned.
+/// Creates a planned step.
 pub(super) fn line(step: Step, what: &str, traffic: &str, way_back: &str) -> Line {
     named(step.as_str(), what, traffic, way_back)
 }
 
-/// The same for a step of the way back.
+/// Creates a planned step by its name.
 pub(super) fn named(step: &str, what: &str, traffic: &str, way_back: &str) -> Line {
     Line {
         step: step.to_owned(),

@@ -1,10 +1,12 @@
-//! Restarts of BGP that are under way, as BIRD tells of them: a move in the middle of one takes routes away.
+//! BGP graceful restarts in progress, as BIRD reports them: stopping BIRD during one loses routes.
 //!
-//! Who restarts tells its peers so, and they keep what they had from it until it has sent all again. When it is lost a second
-//! time before that, they delete what has not come yet, at once (RFC 4724 4.2). A BIRD that was started with `-R` sends nothing
-//! before all its peers have sent theirs, or four minutes are over: whoever is down holds it up. A neighbour that restarts
-//! loses what it would still take from this host when its session ends; and one that is away is awaited by BIRD for the time
-//! that it told, by an agent that has just started only until its stale routes are swept.
+//! The peers of a restarting speaker retain its routes until it has sent all of them again. If the speaker
+//! fails a second time before that, they delete the routes that it has not sent yet (RFC 4724 4.2). A BIRD
+//! that was started with `-R` sends nothing until all its peers have sent their routes, or four minutes have
+//! passed, so a peer that is down delays it. A neighbour that restarts loses the routes that it has not
+//! received from this host yet if its session ends. BIRD waits for an absent neighbour during the restart
+//! time that the neighbour announced, but an agent that has just started only waits until it removes its
+//! stale routes.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -15,11 +17,12 @@ use crate::cli::failure::{Exit, Failure};
 use crate::foreign::{Bird, bird};
 use crate::host_checks::{CalicoDaemon, Restarts};
 
-/// How often BIRD is asked.
+/// Interval of queries to BIRD.
 const LOOK: Duration = Duration::from_millis(500);
 
 impl Restarts {
-    /// Asks each BIRD that runs here; `sockets` are its, where they are not in their usual place. Blocks.
+    /// Queries each BIRD that runs here; `sockets` are its control sockets if they are not at the default
+    /// paths. Blocks.
     pub(super) fn look(sockets: &[PathBuf], running: &[CalicoDaemon]) -> Self {
         if !has_bird(running) {
             return Self::default();
@@ -34,11 +37,11 @@ impl Restarts {
         Self { unseen, ..Self::of(&birds) }
     }
 
-    /// Pure.
+    /// Evaluates the state of all BIRDs; without I/O.
     fn of(birds: &[Bird]) -> Self {
         let mut all = Self::default();
         let mut say = |list: fn(&mut Self) -> &mut Vec<String>, text: String| {
-            // Two paths may lead to one socket.
+            // Two paths may lead to the same socket.
             if !list(&mut all).contains(&text) {
                 list(&mut all).push(text);
             }
@@ -76,10 +79,10 @@ fn has_bird(running: &[CalicoDaemon]) -> bool {
     running.iter().any(|daemon| daemon.role.starts_with("bird"))
 }
 
-/// Waits until nothing of it is under way.
+/// Waits until no restart is in progress.
 ///
 /// # Errors
-/// When it is not over in time.
+/// If that takes too long.
 pub(super) async fn over(sockets: &[PathBuf], wait: Duration, progress: &Progress) -> Result<(), Failure> {
     let begin = Instant::now();
     let mut is_reported = false;

@@ -1,11 +1,13 @@
-//! `tortie migrate rollback`: from wherever the move stands back to Calico, in an order in which no packet is without a way.
+//! `tortie migrate rollback`: returns a host to Calico from any state of a migration, in an order in which
+//! packets always have a route.
 //!
-//! What it does: finds out from the state file what was begun, and undoes that; each step looks first at what is left to do,
-//! so that it may be cut off and run again. What it does not: guess when nothing was begun.
+//! It reads from the journal which steps were begun, and reverts them. Each step first determines what is
+//! left to do, so a rollback may be interrupted and run again. Without a journal it does nothing.
 //!
-//! Rules come from what was saved while it still fits: as long as no interface of a workload is here that they do not know
-//! (Felix drops what comes from those). Else Felix has to write its rules itself while ours are in force (`--start-with`).
-//! Routes are not those of then but those of now, under BIRD's name.
+//! Felix's rules are restored from the snapshot as long as that fits: no workload interface may exist here
+//! that the rules do not know, because Felix drops its packets. Otherwise Felix must write its rules itself
+//! while Tortie's are in force (`--start-with`). Routes are not restored from the snapshot: Tortie's current
+//! routes are converted to BIRD's.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -27,7 +29,7 @@ use crate::host_checks::MigrationPhase;
 use tortie_kernel::maintenance::handover::{self, BIRD, KeptRoute};
 use tortie_kernel::{Marks, Purge};
 
-/// `tortie migrate rollback`.
+/// Executes `tortie migrate rollback`.
 pub(super) async fn run(context: &Context, command: &RollbackCommand) -> Result<(), Failure> {
     let mut progress = Progress::new(
         context.globals.output,
@@ -60,7 +62,8 @@ async fn go(command: &RollbackCommand, progress: &mut Progress) -> Result<(), Fa
     let start = StartWith::of(command, &record);
     let unknown = unknown_interfaces(&saved);
     let removed = record.steps.iter().any(|begun| begun.step == Step::RemoveRules);
-    // After a boot the kernel has nothing of then, and routes and rules of Calico would be news to nobody but it.
+    // After a reboot the kernel has none of the saved routes and rules any more, and Calico's daemons write new
+    // ones when they start.
     let fits = record.is_this_boot();
     let fresh = (removed && !unknown.is_empty() || !fits) && start.is_some();
     if removed && fits && !unknown.is_empty() && !fresh && !command.accept_differences && running.is_empty() {
@@ -108,11 +111,11 @@ async fn go(command: &RollbackCommand, progress: &mut Progress) -> Result<(), Fa
     Ok(())
 }
 
-/// What starts Calico's daemons.
+/// Command or units that start Calico's daemons.
 enum StartWith {
-    /// A command that somebody gave.
+    /// A command of the operator.
     Command(String),
-    /// The units that `adopt` was told to stop.
+    /// The units that `adopt` stopped.
     Units(Vec<String>),
 }
 
@@ -137,7 +140,7 @@ impl StartWith {
     }
 }
 
-/// How Calico's daemons come back, by what kept them.
+/// Returns commands that start Calico's daemons, according to their supervisors.
 fn how_to_start(record: &Record) -> Vec<String> {
     let mut ways: Vec<String> = Vec::new();
     let mut add = |way: String| {
@@ -167,7 +170,7 @@ fn how_to_start(record: &Record) -> Vec<String> {
     ways
 }
 
-/// Workload interfaces of this host that saved rules do not name.
+/// Returns the workload interfaces of this host that the saved rules do not name.
 fn unknown_interfaces(saved: &Snapshot) -> BTreeSet<String> {
     let filters: Vec<Listing> =
         saved.rules.iter().filter(|saved| saved.v4).map(tools::Saved::listing).collect();
@@ -186,14 +189,14 @@ fn workloads() -> BTreeSet<String> {
         .collect()
 }
 
-/// What a way back needs.
+/// Data of a rollback.
 struct Work {
     record: Record,
     saved: Snapshot,
-    /// What was saved is of this boot.
+    /// True if the snapshot is from the current boot.
     fits: bool,
     wait: Duration,
-    /// None: somebody starts them by hand.
+    /// `None` if the operator starts the daemons by hand.
     start: Option<StartWith>,
 }
 
@@ -249,7 +252,8 @@ impl Work {
         if !self.has_begun(Step::Start) && !self.has_begun(Step::Settle) {
             return Ok("it was not started".to_owned());
         }
-        // A command that starts it may return before it is there. That it was there is known when what waits for it was over.
+        // The command that starts the agent may return before the agent runs. After the next step began, the
+        // agent was known to run.
         let patience =
             if self.has_begun(Step::RemoveRules) { Duration::ZERO } else { Duration::from_secs(3) };
         let begin = Instant::now();
@@ -285,7 +289,7 @@ impl Work {
         }
     }
 
-    /// Ours go when Felix's are in force.
+    /// Removes Tortie's rules once Felix's are in force.
     async fn our_rules(&self) -> Result<String, Failure> {
         if !self.has_begun(Step::Start) {
             return Ok("there are none".to_owned());
@@ -334,7 +338,7 @@ impl Work {
     }
 }
 
-/// Workload interfaces that no rule of Felix names now.
+/// Returns the workload interfaces that no rule of Felix names now.
 fn missing_in_felix() -> Result<Vec<String>, Failure> {
     let all = tools::saved_rules()?;
     let known: BTreeSet<String> =
@@ -344,7 +348,7 @@ fn missing_in_felix() -> Result<Vec<String>, Failure> {
     Ok(if has_felix { missing } else { vec!["any interface".to_owned()] })
 }
 
-/// The routes of BIRD that have to be written so that each place that is reached now is reached by one of BIRD's.
+/// Returns the BIRD routes to write, so that BIRD has a route for every prefix that is reachable now.
 fn wanted(
     ours: &[KeptRoute],
     saved: &[KeptRoute],
@@ -352,7 +356,7 @@ fn wanted(
     without_ours: &[Cidr],
     fits: bool,
 ) -> Vec<KeptRoute> {
-    // BIRD gives all its routes of a family one metric.
+    // BIRD uses one metric for all its routes of a family.
     let usual = |v4: bool| {
         let first = saved.iter().find(|route| route.prefix.is_v4() == v4);
         first.map_or(if v4 { 0 } else { 1024 }, |route| route.metric)
@@ -367,7 +371,7 @@ fn wanted(
             route.under(BIRD, metric)
         })
         .collect();
-    // Those that were given up knowingly. What else is missing was withdrawn since.
+    // Routes that the operator gave up; all other missing ones were withdrawn since.
     let lost = without_ours.iter().filter(|prefix| fits && !there.contains(prefix));
     wanted.extend(lost.filter_map(|prefix| by_prefix.get(prefix)).map(|route| (*route).clone()));
     wanted

@@ -1,42 +1,43 @@
-//! Felix's packet rules as `iptables-save` writes them: found, taken away, put back. Pure: texts in, texts out.
+//! Felix's packet filter rules in the format of `iptables-save`: finds, removes and restores them. It does no
+//! I/O.
 //!
-//! What is Felix's: chains that begin with `cali-` (`felix-` in Calico 1.x), all that stands in them, and rules of other
-//! chains that lead there, carry its comment (`cali:` and a hash) or ask Calico 1's sets. Everything else is somebody else's and is neither
-//! changed nor moved.
+//! Felix owns the chains whose names begin with `cali-` (`felix-` in Calico 1.x), all rules in them, and
+//! rules of other chains that jump there, have its comment (`cali:` and a hash) or match Calico 1's sets. All
+//! other rules are neither changed nor moved.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use crate::foreign::felix::{is_chain, is_old};
 
-/// The rules of one backend and family.
+/// Rules of one backend and family.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Listing(BTreeMap<String, Table>);
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Table {
-    /// Name and policy; `-` for chains that have none.
+    /// Policy by chain name; `-` for chains without one.
     chains: BTreeMap<String, String>,
-    /// What each chain says, in order, without `-A CHAIN`.
+    /// Rules of each chain, in order, without `-A CHAIN`.
     rules: BTreeMap<String, Vec<String>>,
 }
 
-/// Whether an address set is Felix's, by its name.
+/// True if the name is that of an address set of Felix.
 pub(super) fn is_felix_set(name: &str) -> bool {
     name.starts_with("cali4") || name.starts_with("cali6") || is_old(name)
 }
 
-/// Whether a rule of somebody else's chain was put there by Felix.
+/// True if Felix put this rule into a chain of another owner.
 fn is_felix_rule(rule: &str) -> bool {
     let mut words = rule.split_whitespace();
     let leads = words.any(|word| word == "-j" || word == "-g") && words.next().is_some_and(is_chain);
-    // Calico 1 masquerades by a rule of its own in POSTROUTING, known by its sets alone.
+    // Calico 1 masquerades by a rule in POSTROUTING that only its sets identify.
     let by_sets = rule.contains("--match-set felix-");
     leads || by_sets || rule.contains("--comment \"cali:") || rule.contains("--comment cali:")
 }
 
 impl Listing {
-    /// Reads what `iptables-save` printed; lines that are none of its own are passed over.
+    /// Parses the output of `iptables-save`; other lines are ignored.
     pub(super) fn read(text: &str) -> Self {
         let mut tables: BTreeMap<String, Table> = BTreeMap::new();
         let mut now: Option<String> = None;
@@ -61,23 +62,24 @@ impl Listing {
         Self(tables)
     }
 
-    /// How many rules of Felix there are.
+    /// Returns the number of Felix's rules.
     pub(super) fn felix_rules(&self) -> usize {
         self.0.values().map(Table::felix_rules).sum()
     }
 
-    /// How many chains of Felix there are.
+    /// Returns the number of Felix's chains.
     pub(super) fn felix_chains(&self) -> usize {
         self.0.values().map(|table| table.chains.keys().filter(|name| is_chain(name)).count()).sum()
     }
 
-    /// Nothing of Felix is here.
+    /// True if there are rules or chains of Felix.
     pub(super) fn has_felix(&self) -> bool {
         self.felix_rules() + self.felix_chains() > 0
     }
 
-    /// What `iptables-restore --noflush` needs to take all of Felix's away, each table in one transaction; `None` when there
-    /// is nothing of it. Tables that can only drop come first, then those that only translate.
+    /// Returns the input of `iptables-restore --noflush` that removes everything of Felix, each table in one
+    /// transaction; `None` if there is nothing. Tables that filter come first, then those that only translate
+    /// addresses.
     pub(super) fn removal(&self) -> Option<String> {
         let mut out = String::new();
         for (name, table) in self.in_order() {
@@ -101,9 +103,10 @@ impl Listing {
         Some(out).filter(|out| !out.is_empty())
     }
 
-    /// What it needs to have Felix's rules stand again as `self` has them, where `now` is what stands there; `None` when they
-    /// do. Rules of others stay in their order. A rule of Felix gets its old place in a chain whose other rules are the same
-    /// as then, else it stands before them all, or after them where it stood after one.
+    /// Returns the input of `iptables-restore --noflush` that changes Felix's rules from `now` to `self`;
+    /// `None` if they are equal. Rules of other owners keep their order. A rule of Felix gets its old
+    /// position if the other rules of its chain are unchanged; otherwise it is inserted before them, or
+    /// appended if it was after one of them.
     pub(super) fn restoration(&self, now: &Self) -> Option<String> {
         let mut out = String::new();
         for (name, saved) in self.in_order() {
@@ -157,7 +160,7 @@ impl Listing {
         Some(out).filter(|out| !out.is_empty())
     }
 
-    /// Interfaces that Felix's filter chains name in full.
+    /// Returns the interfaces that Felix's filter chains name in full.
     pub(super) fn interfaces(&self) -> BTreeSet<String> {
         let rules = self.0.get("filter").into_iter().flat_map(|t| &t.rules);
         let rules = rules.filter(|(chain, _)| is_chain(chain)).flat_map(|(_, rules)| rules);
@@ -176,8 +179,8 @@ impl Listing {
         found
     }
 
-    /// What somebody else's rules would do to packets of workloads that only Felix's let pass: the chain and why. `None`:
-    /// nothing, or there is no Felix.
+    /// Describes how rules of other owners would drop packets of workloads that only Felix's rules accept:
+    /// the chain and the reason. `None` if they would not, or if there is no Felix.
     pub(super) fn drops_without_felix(&self, prefix: &str) -> Option<String> {
         let filter = self.0.get("filter")?;
         let forward = filter.rules.get("FORWARD").map(Vec::as_slice).unwrap_or_default();
@@ -201,7 +204,8 @@ impl Listing {
         Some(format!("FORWARD ends with `{all}`"))
     }
 
-    /// `filter` and `mangle` first: from then on nothing of Felix drops but in `raw`.
+    /// Returns the tables in order: `filter` and `mangle` first, because after them only `raw` has rules of
+    /// Felix that drop.
     fn in_order(&self) -> Vec<(&str, &Table)> {
         let rank = |name: &str| match name {
             "filter" => 0,
@@ -230,7 +234,7 @@ impl Table {
         inside.map(|(_, rules)| rules.len()).sum::<usize>() + self.hooks().len()
     }
 
-    /// All that is Felix's, to compare.
+    /// Returns all chains and rules of Felix, for comparison.
     fn felix(&self) -> (BTreeSet<&str>, BTreeMap<&str, Vec<&str>>) {
         let chains = self.chains.keys().map(String::as_str).filter(|name| is_chain(name)).collect();
         let mut rules: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
@@ -246,7 +250,7 @@ impl Table {
     }
 }
 
-/// Felix's sets in what `ipset save` printed: the same text without those of others, and their names.
+/// Returns Felix's sets in the output of `ipset save`: the text without other sets, and their names.
 pub(super) fn felix_sets(saved: &str) -> (String, Vec<String>) {
     let (mut text, mut names) = (String::new(), Vec::new());
     for line in saved.lines() {
@@ -266,7 +270,7 @@ pub(super) fn felix_sets(saved: &str) -> (String, Vec<String>) {
 mod tests {
     use super::*;
 
-    /// As Felix 2.6 leaves a host, shortened; with Docker and a person's rule beside it.
+    /// Output on a host with Felix 2.6, shortened; with rules of Docker and of an administrator.
     const SAVED: &str = "# Generated by iptables-save v1.8.9 on Sun Nov 22 09:17:07 2026
 *raw
 :PREROUTING ACCEPT [0:0]
@@ -317,7 +321,7 @@ COMMIT
             None
         );
         assert_eq!(listing.interfaces().into_iter().collect::<Vec<_>>(), ["cali0123456789a"]);
-        // Calico 1.x.
+        // Rules of Calico 1.x.
         let old = Listing::read("*filter\n:felix-FORWARD - [0:0]\n-A FORWARD -j felix-FORWARD\nCOMMIT\n");
         assert_eq!(
             old.removal().unwrap(),
@@ -349,7 +353,8 @@ COMMIT
             ]
         );
         assert_eq!(text.matches("COMMIT").count(), 2, "{text}");
-        // Somebody changed the chain since: before and after are kept, and what Felix left half is replaced.
+        // The chain has changed since: its other rules are kept, and half-written rules of Felix are
+        // replaced.
         let other = "*filter\n:FORWARD DROP [0:0]\n:cali-FORWARD - [0:0]\n:cali-new - [0:0]\n-A FORWARD -j cali-FORWARD\n\
             -A FORWARD -j NEW\n-A FORWARD -j DOCKER-USER\nCOMMIT\n";
         let text = saved.restoration(&Listing::read(other)).unwrap();

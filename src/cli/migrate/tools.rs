@@ -1,13 +1,13 @@
-//! The tools that read and write what Felix wrote: `iptables-save`, `iptables-restore` and `ipset`, as they are on this host.
+//! Runs the tools for Felix's rules and sets on this host: `iptables-save`, `iptables-restore` and `ipset`.
 
 use super::rules::Listing;
 use crate::cli::failure::{Exit, Failure};
 use crate::foreign::{Backend, tools};
 
-/// Seconds to wait for the lock of the old tables.
+/// Seconds to wait for the lock of iptables-legacy.
 const LOCK: &str = "5";
 
-/// Packet rules of one backend and family, as they were printed.
+/// Packet filter rules of one backend and family, as printed by the tool.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(super) struct Saved {
     pub(super) backend: Backend,
@@ -20,16 +20,16 @@ impl Saved {
         Listing::read(&self.text)
     }
 
-    /// As people call the tool that writes them.
+    /// Returns the name of the tool that writes these rules.
     pub(super) fn tool(&self) -> String {
         self.backend.tool(self.v4).to_owned()
     }
 }
 
-/// All that has rules, of both backends and families.
+/// Returns the rules of both backends and families.
 ///
 /// # Errors
-/// When rules are there that no tool can print: they could be Felix's.
+/// If rules exist that no installed tool can print, because they may be Felix's.
 pub(super) fn saved_rules() -> Result<Vec<Saved>, Failure> {
     let mut all = Vec::new();
     for backend in Backend::ALL {
@@ -52,10 +52,10 @@ pub(super) fn saved_rules() -> Result<Vec<Saved>, Failure> {
     Ok(all)
 }
 
-/// Writes rules beside those that are there, each table in one transaction.
+/// Adds rules to the existing ones, each table in one transaction.
 ///
 /// # Errors
-/// When the tool is not there or refuses; what was refused changed nothing in that table.
+/// If the tool is missing or fails; a failed table is unchanged.
 pub(super) fn restore(backend: Backend, v4: bool, text: &str) -> Result<(), Failure> {
     match tools::of(backend, v4, "restore", &["--noflush", "-w", LOCK], Some(text)).map_err(wrong)? {
         Some(_) => Ok(()),
@@ -66,18 +66,18 @@ pub(super) fn restore(backend: Backend, v4: bool, text: &str) -> Result<(), Fail
     }
 }
 
-/// Felix's sets and those of others, as `ipset save` prints them; nothing where the kernel has none or nobody made any.
+/// Returns all sets as `ipset save` prints them; empty if the kernel has none.
 ///
 /// # Errors
-/// When the tool refuses.
+/// If the tool fails.
 pub(super) fn saved_sets() -> Result<String, Failure> {
     Ok(tools::saved_sets().map_err(wrong)?.unwrap_or_default())
 }
 
-/// Runs lines of `ipset restore`; what is there already is left as it is.
+/// Runs lines of `ipset restore`; existing entries are kept.
 ///
 /// # Errors
-/// When the tool is not there or refuses.
+/// If the tool is missing or fails.
 pub(super) fn restore_sets(text: &str) -> Result<(), Failure> {
     match tools::run("ipset", &["-exist", "restore"], Some(text)).map_err(wrong)? {
         Some(_) => Ok(()),
@@ -85,10 +85,10 @@ pub(super) fn restore_sets(text: &str) -> Result<(), Failure> {
     }
 }
 
-/// Removes sets; one that is gone is gone.
+/// Removes sets; a missing set is no error.
 ///
 /// # Errors
-/// When one is in use.
+/// If a set is in use.
 pub(super) fn remove_sets(names: &[String]) -> Result<(), Failure> {
     for name in names {
         match tools::run("ipset", &["destroy", name], None) {

@@ -1,4 +1,4 @@
-//! What our agent would do, by an agent that only observes: the one that runs already, or one for this moment.
+//! Comparison by an agent in observe mode: one that already runs, or a temporary one.
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -10,10 +10,10 @@ use crate::cli::client::Client;
 use crate::cli::context::Globals;
 use crate::cli::failure::{Exit, Failure};
 
-/// How often an agent that starts is asked.
+/// Interval of queries to a starting agent.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// What came of the comparison.
+/// Result of the comparison.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Compared {
     pub(super) differences: Vec<String>,
@@ -29,7 +29,8 @@ impl Compared {
         }
     }
 
-    /// Takes over what an agent says: `?` marks what cannot be known, which is neither equal nor different.
+    /// Converts the agent's answer; lines with `?` could not be compared, and are neither equal nor
+    /// different.
     pub(super) fn read(diff: &Diff) -> Self {
         let mut all = Self::default();
         for section in &diff.sections {
@@ -51,7 +52,7 @@ impl Compared {
     }
 }
 
-/// An agent for this moment; its folder goes with it.
+/// A temporary agent, which is killed with its folder removed on drop.
 struct Trial {
     child: Child,
     dir: PathBuf,
@@ -65,10 +66,10 @@ impl Drop for Trial {
     }
 }
 
-/// Compares.
+/// Runs the comparison.
 ///
 /// # Errors
-/// When an agent programs this host already, or the observing one does not come to an answer in time.
+/// If an agent already writes to this host's kernel, or the observing agent does not finish in time.
 pub(super) async fn compare(
     globals: &Globals,
     bird_sockets: &[PathBuf],
@@ -114,7 +115,7 @@ pub(super) async fn compare(
     }
     let log = std::fs::File::create(dir.join("log")).map_err(wrong)?;
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
-    // What is set for the agent that is to come is not meant for this one.
+    // Settings for the future agent must not affect this one.
     for name in [
         "TORTIE_KERNEL",
         "TORTIE_POLICY",
@@ -139,7 +140,7 @@ pub(super) async fn compare(
     answer(&Client::new(&socket), wait, ended).await
 }
 
-/// Asks until the agent has compared; an agent that has just begun is given time until its answer stands still.
+/// Queries until the agent has compared; after its start, until its answer no longer changes.
 async fn answer(
     client: &Client,
     wait: Duration,
@@ -149,7 +150,7 @@ async fn answer(
     let mut last: Option<(Compared, Instant)> = None;
     let mut said = "it does not answer".to_owned();
     loop {
-        // It says that it is busy until store and kernel were read once.
+        // The agent answers `busy` until it has read store and kernel once.
         let compared = match client.get::<Diff>("/v1/diff").await {
             Ok(diff) => diff.compared_seconds.map(|_| Compared::read(&diff)),
             Err(failure) => {
@@ -160,7 +161,7 @@ async fn answer(
         if let Some(now) = compared {
             let since =
                 last.take().filter(|(before, _)| *before == now).map_or_else(Instant::now, |(_, at)| at);
-            // Nothing differs: that needs no second look.
+            // An answer without differences needs no confirmation.
             let patience = if now.differences.is_empty() { Duration::ZERO } else { Duration::from_secs(3) };
             if since.elapsed() >= patience {
                 return Ok(now);

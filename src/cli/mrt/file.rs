@@ -1,4 +1,4 @@
-//! Reading a file record by record, with no more of it in memory than one record.
+//! Reads an MRT file record by record, with only one record in memory.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -8,17 +8,17 @@ use tortie_bgp::mrt::{Error, Raw, Record};
 
 use crate::cli::failure::{Exit, Failure};
 
-/// Octets read at a time.
+/// Number of octets per read.
 const READ: usize = 256 * 1024;
 
-/// An MRT file that is read from front to back.
+/// An MRT file that is read from start to end.
 pub(super) struct MrtFile {
     source: Box<dyn Read>,
     name: String,
     buffer: Vec<u8>,
-    /// Octets of `buffer` that are done.
+    /// Number of processed octets in `buffer`.
     done: usize,
-    /// Where in the file `buffer` begins.
+    /// Position of `buffer` in the file.
     start: u64,
 }
 
@@ -48,7 +48,7 @@ impl MrtFile {
         }
     }
 
-    /// `false`: the end.
+    /// Reads more octets; `false` at the end of the file.
     fn fill(&mut self) -> Result<bool, Failure> {
         self.buffer.drain(..self.done);
         self.start += self.done as u64;
@@ -68,7 +68,8 @@ impl MrtFile {
         }
     }
 
-    /// Hands the next record to `each`, with a sentence that names the place where it cannot be read. `None`: the end.
+    /// Passes the next record to `each`, or an error text with its position if it cannot be parsed. Returns
+    /// `None` at the end.
     pub(super) fn next<T>(
         &mut self,
         each: impl FnOnce(Result<Record<'_>, String>) -> T,

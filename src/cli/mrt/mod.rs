@@ -1,10 +1,11 @@
 //! `tortie bgp mrt dump|updates|show|replay`: MRT files (RFC 6396).
 //!
-//! `dump` and `updates` write what the agent sends over its socket; `show` and `replay` need a file and no agent.
+//! `dump` and `updates` write records that the agent sends over its socket; `show` and `replay` read a file
+//! and need no agent.
 //!
 //! ```text
 //!  agent --socket--> record.rs --> FILE --file.rs--> show.rs   --> stdout
-//!                                               `--> replay.rs --> player.rs (routes to messages) --> a BGP session
+//!                                               `--> replay.rs --> player.rs (messages) --> a BGP session
 //! ```
 
 mod file;

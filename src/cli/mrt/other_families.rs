@@ -1,24 +1,25 @@
-//! Routes of families that nothing here reads, in an UPDATE: how many it announces and withdraws.
+//! Counts announced and withdrawn routes of unsupported address families in an UPDATE.
 
-/// MP_REACH_NLRI and MP_UNREACH_NLRI (RFC 4760).
+/// Types of MP_REACH_NLRI and MP_UNREACH_NLRI (RFC 4760).
 const MP_REACH: u8 = 14;
 const MP_UNREACH: u8 = 15;
-/// The attribute has a length of two octets (RFC 4271 4.3).
+/// Flag of an attribute with a two-octet length (RFC 4271 4.3).
 const EXTENDED: u8 = 0x10;
 const UNICAST: u8 = 1;
 
-/// How many routes of other families an UPDATE holds, where they can be counted.
+/// Numbers of routes of other families in an UPDATE.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct OtherRoutes {
-    /// Announced and withdrawn.
+    /// Number of announced routes.
     pub(super) announced: u64,
     pub(super) withdrawn: u64,
-    /// Attributes whose routes cannot be counted: their form is not known, or they are cut.
+    /// Number of attributes whose routes cannot be counted, because their format is unknown or they are
+    /// truncated.
     pub(super) uncounted: u64,
 }
 
 impl OtherRoutes {
-    /// Of the body of an UPDATE.
+    /// Counts the routes in the body of an UPDATE.
     pub(super) fn of(body: &[u8], add_path: bool) -> Self {
         let mut found = Self::default();
         let mut attributes = attributes(body).unwrap_or_default();
@@ -52,19 +53,19 @@ impl OtherRoutes {
     }
 }
 
-/// The path attributes of an UPDATE.
+/// Returns the path attributes of an UPDATE.
 fn attributes(body: &[u8]) -> Option<&[u8]> {
     let (_, rest) = sized(body)?;
     Some(sized(rest)?.0)
 }
 
-/// What a length of two octets stands before, and what follows.
+/// Splits off a field with a two-octet length, and returns it and the rest.
 fn sized(octets: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, rest) = octets.split_first_chunk::<2>()?;
     rest.split_at_checked(usize::from(u16::from_be_bytes(*length)))
 }
 
-/// The first attribute: its type, its value, and what follows.
+/// Splits off the first attribute: its type, its value, and the rest.
 fn attribute(octets: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let ([flags, kind], rest) = octets.split_first_chunk::<2>()?;
     let (value, rest) = if flags & EXTENDED > 0 {
@@ -76,14 +77,14 @@ fn attribute(octets: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     Some((*kind, value, rest))
 }
 
-/// What follows the next hop and a reserved octet.
+/// Returns the octets after the next hop and a reserved octet.
 fn behind_next_hop(octets: &[u8]) -> Option<&[u8]> {
     let (length, rest) = octets.split_first()?;
     let (_, rest) = rest.split_at_checked(usize::from(*length))?;
     Some(rest.split_first()?.1)
 }
 
-/// How many routes these are; `None`: the form of the family is not known, or they are cut.
+/// Counts routes; `None` if the format of the family is unknown or the routes are truncated.
 fn count(afi: u16, safi: u8, mut nlri: &[u8], add_path: bool) -> Option<u64> {
     let mut count = 0;
     while !nlri.is_empty() {
@@ -91,19 +92,19 @@ fn count(afi: u16, safi: u8, mut nlri: &[u8], add_path: bool) -> Option<u64> {
             nlri = nlri.split_first_chunk::<4>()?.1;
         }
         let length = match (afi, safi) {
-            // A length in bits: multicast, labels, VPNs, route targets (RFC 4760, 8277, 4364, 6514, 4684).
+            // Length in bits: multicast, labels, VPNs, route targets (RFC 4760, 8277, 4364, 6514, 4684).
             (1 | 2, 2 | 4 | 128 | 129 | 132) => {
                 let (bits, rest) = nlri.split_first()?;
                 nlri = rest;
                 usize::from(*bits).div_ceil(8)
             }
-            // A type and a length: MVPN, MCAST-VPLS, EVPN (RFC 6514, 7117, 7432).
+            // Type and length: MVPN, MCAST-VPLS, EVPN (RFC 6514, 7117, 7432).
             (1 | 2, 5) | (25, 5 | 70) => {
                 let ([_, length], rest) = nlri.split_first_chunk::<2>()?;
                 nlri = rest;
                 usize::from(*length)
             }
-            // A length in octets, of two octets from 240 on: flow specifications (RFC 8955 4.1).
+            // Length in octets, two octets from 240 on: flow specifications (RFC 8955 4.1).
             (1 | 2 | 25, 133 | 134) => {
                 let (first, rest) = nlri.split_first()?;
                 nlri = rest;
@@ -115,7 +116,7 @@ fn count(afi: u16, safi: u8, mut nlri: &[u8], add_path: bool) -> Option<u64> {
                     usize::from(u16::from_be_bytes([*first & 0x0f, *second]))
                 }
             }
-            // Two octets of length: VPLS (RFC 4761); a type before them: BGP-LS (RFC 9552).
+            // Two-octet length: VPLS (RFC 4761), and after a type: BGP-LS (RFC 9552).
             (25, 65) => {
                 let (length, rest) = nlri.split_first_chunk::<2>()?;
                 nlri = rest;
@@ -138,7 +139,7 @@ fn count(afi: u16, safi: u8, mut nlri: &[u8], add_path: bool) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// An UPDATE with one attribute.
+    /// Encodes the body of an UPDATE with one attribute.
     fn update(kind: u8, value: &[u8]) -> Vec<u8> {
         let mut attribute = vec![0x80 | EXTENDED, kind];
         attribute.extend(u16::try_from(value.len()).unwrap().to_be_bytes());
@@ -149,7 +150,7 @@ mod tests {
         body
     }
 
-    /// AFI, SAFI, the octets of one route of the family.
+    /// AFI, SAFI, and the octets of one route of the family.
     const ROUTES: &[(u16, u8, &[u8])] = &[
         (1, 2, &[24, 233, 252, 0]),
         (2, 2, &[16, 0xff, 0x0e]),
@@ -188,7 +189,7 @@ mod tests {
         for unicast in [&[0, 1, 1, 24, 10, 0, 0][..], &[0, 2, 1, 16, 0x20, 1]] {
             assert!(OtherRoutes::of(&update(MP_UNREACH, unicast), false).is_none());
         }
-        // Whatever is cut where: no panic, and an end.
+        // Truncation at any octet causes no panic and no endless loop.
         let whole = update(MP_REACH, &[0, 25, 70, 4, 1, 2, 3, 4, 0, 3, 5, 1, 2, 3, 4, 5]);
         for end in 0..whole.len() {
             let _ = OtherRoutes::of(&whole[..end], end % 2 == 0);

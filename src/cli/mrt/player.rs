@@ -1,4 +1,4 @@
-//! What a file says, as the messages of one session: pure.
+//! Converts the content of an MRT file to messages of one session. It does no I/O.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -11,46 +11,47 @@ use tortie_bgp::wire::{
 };
 use tortie_net::Cidr;
 
-/// Prefixes of a table that go into one message at most; more are begun anew.
+/// Maximum number of prefixes with equal attributes that are collected before they are written.
 const RUN: usize = 4096;
 
-/// The session that is played to, and what is played.
+/// Target session, and the selection of routes to replay.
 #[derive(Debug, Clone)]
 pub(super) struct Plan {
-    /// What both ends agreed on; sent prefixes have no path identifiers.
+    /// Negotiated properties of the session; sent prefixes have no path identifiers.
     pub(super) session: Negotiated,
-    /// Our AS, which is put in front of paths towards another AS.
+    /// Local AS, which is prepended to paths towards another AS.
     pub(super) asn: u32,
-    /// Our next hop by family; `None`: routes of that family are left out.
+    /// Own next hop per family; `None` skips routes of that family.
     pub(super) next_hops: [Option<IpAddr>; 2],
-    /// Leave next hops as they are.
+    /// True to keep the next hops of the file.
     pub(super) keep_next_hop: bool,
-    /// Only what this peer said; else a table gives the first path of each prefix, and updates give all.
+    /// Only routes of this peer; without it, a table gives the first path of each prefix, and updates give
+    /// all messages.
     pub(super) only: Option<IpAddr>,
 }
 
-/// What was made of the file so far.
+/// Counts of the replay so far.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Played {
-    /// Records read.
+    /// Number of records read.
     pub(super) records: u64,
-    /// Prefixes announced.
+    /// Number of prefixes announced.
     pub(super) announced: u64,
-    /// Prefixes withdrawn.
+    /// Number of prefixes withdrawn.
     pub(super) withdrawn: u64,
-    /// Routes that this session cannot carry, or that are malformed.
+    /// Number of routes that are malformed, or that this session cannot carry.
     pub(super) skipped: u64,
 }
 
-/// Turns records into messages.
+/// Converts records to messages.
 #[derive(Debug)]
 pub(super) struct Player {
     plan: Plan,
     peers: Vec<PeerEntry>,
-    /// Routes of a table with the same attributes, not yet written.
+    /// Routes of a table with equal attributes that are not written yet.
     run: Option<(Attributes, Vec<Cidr>)>,
     table: bool,
-    /// Prefixes of TABLE_DUMP that had their path.
+    /// Prefixes of TABLE_DUMP whose path was already used.
     dumped: HashSet<Cidr>,
     pub(super) played: Played,
 }
@@ -67,7 +68,7 @@ impl Player {
         }
     }
 
-    /// Appends what this record makes of messages; what a table says may come with a later call.
+    /// Appends the messages of this record; routes of a table may be appended by a later call.
     pub(super) fn record(&mut self, record: &Record<'_>, out: &mut Vec<u8>) {
         self.played.records += 1;
         match &record.body {
@@ -81,7 +82,7 @@ impl Player {
                     self.route(rib.prefix, entry.attributes.decode(rib.prefix).ok(), out);
                 }
             }
-            // A record has one path (RFC 6396 4.2): others of the prefix follow, and would replace it.
+            // A record has one path (RFC 6396 4.2): further paths of the prefix follow, and would replace it.
             Body::TableDump(dump)
                 if self.plan.only.is_none_or(|only| only == dump.peer) && self.dumped.insert(dump.prefix) =>
             {
@@ -104,7 +105,7 @@ impl Player {
         }
     }
 
-    /// The end of the file: what is left, and End-of-RIB behind a table.
+    /// Appends the remaining routes at the end of the file, and End-of-RIB after a table.
     pub(super) fn finish(&mut self, out: &mut Vec<u8>) {
         self.flush(out);
         if std::mem::take(&mut self.table) {
@@ -179,7 +180,7 @@ impl Player {
         }
     }
 
-    /// As our own session has to send it; `None`: it cannot.
+    /// Adapts attributes to this session; `None` if it cannot carry the route.
     fn rewrite(&self, mut attributes: Attributes, family: Family) -> Option<Attributes> {
         let plan = &self.plan;
         if !plan.session.families.contains(family) {
@@ -192,7 +193,7 @@ impl Player {
             attributes.next_hop = plan.next_hops.get(family.index()).copied().flatten()?.into();
             attributes.link_local = None;
         }
-        // What the collector originates has none of its own.
+        // Routes that the collector originates have no next hop.
         Some(attributes).filter(|a| !a.next_hop.addr().is_unspecified())
     }
 }
@@ -229,7 +230,7 @@ mod tests {
 
     use super::*;
 
-    /// A record of TABLE_DUMP (RFC 6396 4.2): 10.0.`n`.0/24 from 192.0.2.`peer` in AS 65000 + `peer`.
+    /// Encodes a record of TABLE_DUMP (RFC 6396 4.2): 10.0.`n`.0/24 from 192.0.2.`peer` in AS 65000 + `peer`.
     fn record(n: u8, peer: u8) -> Vec<u8> {
         let mut octets =
             vec![0, 0, 0, 1, 0, 12, 0, 1, 0, 0, 0, 40, 0, 0, 0, n, 10, 0, n, 0, 24, 1, 0, 0, 0, 1];
@@ -258,7 +259,7 @@ mod tests {
         }
     }
 
-    /// What was announced: each prefix with its next hop, in the order of the messages.
+    /// Replays records and returns the announced prefixes with their next hops, in the order of the messages.
     fn played(records: &[(u8, u8)], only: Option<u8>) -> (Played, Vec<(String, String)>) {
         let file: Vec<u8> = records.iter().flat_map(|(n, peer)| record(*n, *peer)).collect();
         let plan = plan(only);

@@ -1,4 +1,4 @@
-//! `dump` and `updates`: what the agent sends goes to a file.
+//! `dump` and `updates`: writes records from the agent to a file.
 
 use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal, Write};
@@ -13,7 +13,7 @@ use crate::cli::client::{Client, escape};
 use crate::cli::context::Context;
 use crate::cli::failure::{Exit, Failure};
 
-/// Where records go. A file gets its name when it is whole.
+/// Destination of records. A complete dump is written under a temporary name and then renamed.
 struct Sink {
     out: Box<dyn Write>,
     names: Option<(PathBuf, PathBuf)>,
@@ -46,7 +46,7 @@ impl Sink {
 impl Drop for Sink {
     fn drop(&mut self) {
         if let Some((partial, _)) = &self.names {
-            // Half a table looks like a whole one.
+            // An incomplete table looks like a complete one, so it is removed.
             let _ = std::fs::remove_file(partial);
         }
     }
@@ -56,7 +56,7 @@ fn failed(error: &io::Error) -> Failure {
     Failure::new(Exit::Partial, "output", format!("the file cannot be written: {error}"))
 }
 
-/// Takes records apart only as far as it must count them.
+/// Parses records as far as needed to count them.
 #[derive(Default)]
 struct Counter {
     pending: Vec<u8>,
@@ -67,7 +67,7 @@ struct Counter {
 }
 
 impl Counter {
-    /// Appends whole records to `out`, but for those in which the agent talks to us.
+    /// Appends complete records to `out`, except those that carry status of the agent.
     fn feed(&mut self, octets: &[u8], out: &mut Vec<u8>) -> Result<(), Failure> {
         self.pending.extend_from_slice(octets);
         let mut done = 0;
@@ -90,7 +90,7 @@ impl Counter {
     }
 }
 
-/// A line that is written over each second, for people only.
+/// A progress line, updated each second, only on a terminal.
 struct Progress {
     last: Instant,
     shown: bool,
@@ -127,7 +127,7 @@ async fn next(body: &mut Incoming) -> Result<Option<Bytes>, Failure> {
     }
 }
 
-/// The whole table.
+/// Executes `dump`: writes the whole table.
 pub(super) async fn dump(context: &Context, file: &Path) -> Result<(), Failure> {
     let client = Client::of(&context.globals);
     let (about, mut body) = client.stream("/v1/bgp/mrt/table", "x-tortie-prefixes").await?;
@@ -150,7 +150,7 @@ pub(super) async fn dump(context: &Context, file: &Path) -> Result<(), Failure> 
     Ok(())
 }
 
-/// Messages until somebody says stop.
+/// Executes `updates`: writes messages until it is stopped.
 pub(super) async fn updates(
     context: &Context,
     file: &Path,
@@ -178,7 +178,7 @@ pub(super) async fn updates(
                 whole.clear();
                 counter.feed(&octets, &mut whole)?;
                 sink.write(&whole)?;
-                // What is recorded can be looked at while the recording runs.
+                // Flushing makes the records readable during the recording.
                 sink.out.flush().map_err(|e| failed(&e))?;
                 if !std::mem::replace(&mut is_reported, true) {
                     eprintln!("recording; ctrl-c ends it");

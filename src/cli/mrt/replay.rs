@@ -1,4 +1,4 @@
-//! `replay`: a session of our own wire library that says what a file says.
+//! `replay`: opens a BGP session with the project's own wire library, and sends the routes of an MRT file.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
@@ -20,13 +20,13 @@ use super::player::{Plan, Played, Player};
 use crate::cli::failure::{Exit, Failure};
 use crate::cli::output::{self, Format};
 
-/// For the connection and for the peer's OPEN.
+/// Limit for the connection, and for the peer's OPEN.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Our hold time in seconds.
+/// Local hold time in seconds.
 const HOLD: u16 = 90;
-/// Octets that are made before they are written.
+/// Number of octets that are encoded before they are written.
 const BATCH: usize = 64 * 1024;
-/// Where documents, benchmarks and loopback live: never a network that carries traffic.
+/// Networks for loopback, documentation and benchmarks, which carry no real traffic.
 const LAB: [&str; 7] = [
     "127.0.0.0/8",
     "::1/128",
@@ -37,7 +37,7 @@ const LAB: [&str; 7] = [
     "2001:db8::/32",
 ];
 
-/// Next hops where our own address is a loopback one.
+/// Next hops that replace a local loopback address.
 const LOOPBACK_HOPS: (Ipv4Addr, Ipv6Addr) =
     (Ipv4Addr::new(192, 0, 2, 254), Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0x254));
 
@@ -95,7 +95,7 @@ fn target(text: &str) -> Result<SocketAddr, String> {
         .map_err(|_| format!("`{text}` is no ADDRESS or ADDRESS:PORT such as 127.0.0.1:1790 or [::1]:1790"))
 }
 
-/// What came of it.
+/// JSON answer of the command.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Report {
@@ -165,7 +165,7 @@ pub(super) async fn run(format: Format, replay: &Replay) -> Result<(), Failure> 
     Ok(())
 }
 
-/// Routes of the past in a network of today would do harm.
+/// Rejects targets outside of lab networks, because old routes would harm a real network.
 fn check(replay: &Replay) -> Result<(), Failure> {
     let lab = LAB.iter().filter_map(|c| c.parse::<Cidr>().ok()).any(|c| c.contains(replay.to.ip()));
     if lab || replay.yes {
@@ -183,14 +183,14 @@ fn check(replay: &Replay) -> Result<(), Failure> {
 }
 
 fn plan(replay: &Replay, session: Negotiated, local: IpAddr) -> Plan {
-    // No speaker takes a loopback address for a next hop.
+    // BGP speakers reject a loopback address as next hop.
     let documented = [IpAddr::from(LOOPBACK_HOPS.0), IpAddr::from(LOOPBACK_HOPS.1)];
     let own = if local.is_loopback() { documented.to_vec() } else { vec![local] };
     let hops = || replay.next_hop.iter().map(IpAddr::to_canonical).chain(own.iter().copied());
     let mut v4 = hops().find(IpAddr::is_ipv4);
     let v6 = hops().find(IpAddr::is_ipv6);
     if session.ext_nexthop {
-        // RFC 8950.
+        // An IPv6 next hop for IPv4 routes (RFC 8950).
         v4 = v4.or(v6);
     }
     Plan {
@@ -211,7 +211,7 @@ async fn connect(replay: &Replay) -> Result<TcpStream, Failure> {
     }
     match tokio::time::timeout(PATIENCE, socket.connect(replay.to)).await {
         Ok(Ok(stream)) => {
-            // Messages are written in large pieces; waiting for more only delays the last one.
+            // Messages are written in large pieces, so Nagle's algorithm would only delay the last one.
             stream.set_nodelay(true).map_err(|e| lost(&e))?;
             Ok(stream)
         }
@@ -232,7 +232,7 @@ fn lost(error: &std::io::Error) -> Failure {
     failed("lost", format!("the session is lost: {error}"))
 }
 
-/// The session.
+/// The BGP session.
 struct Line {
     reader: OwnedReadHalf,
     writer: OwnedWriteHalf,
@@ -292,7 +292,7 @@ impl Line {
         }
     }
 
-    /// The next message; safe to give up on.
+    /// Reads the next message; cancelling the call loses no data.
     async fn message(&mut self) -> Result<(MessageKind, Vec<u8>), Failure> {
         loop {
             let found = match Frame::next(&self.pending, true) {
@@ -321,7 +321,7 @@ impl Line {
         Ok(())
     }
 
-    /// Writes all of it and reads meanwhile. `true`: a stop was requested.
+    /// Writes all octets while reading. Returns `true` if a stop was requested.
     async fn send(&mut self, octets: &[u8]) -> Result<bool, Failure> {
         let mut at = 0;
         while let Some(rest) = octets.get(at..).filter(|r| !r.is_empty()) {
@@ -344,7 +344,7 @@ impl Line {
         Ok(false)
     }
 
-    /// What came is only looked at for a NOTIFICATION.
+    /// Discards received messages except NOTIFICATION, which is an error.
     fn look(&mut self) -> Result<(), Failure> {
         let mut done = 0;
         while let Some(rest) = self.pending.get(done..) {
@@ -362,7 +362,7 @@ impl Line {
         Ok(())
     }
 
-    /// The whole file. `true`: a stop was requested.
+    /// Replays the whole file. Returns `true` if a stop was requested.
     async fn play(
         &mut self,
         replay: &Replay,
@@ -421,7 +421,7 @@ impl Line {
         Ok(())
     }
 
-    /// Keeps the session up until then. `true`: a stop was requested.
+    /// Keeps the session alive until `until`. Returns `true` if a stop was requested.
     async fn wait(&mut self, until: Instant) -> Result<bool, Failure> {
         loop {
             let left = until.saturating_duration_since(Instant::now());
@@ -442,7 +442,7 @@ impl Line {
         self.wait(until).await.map(|_| ())
     }
 
-    /// Cease 2: the end is meant.
+    /// Ends the session with a Cease NOTIFICATION, Administrative Shutdown.
     async fn end(&mut self) {
         let mut out = Vec::new();
         Notification::with_text(ErrorCode::ADMIN_SHUTDOWN, "the replay is over").write(&mut out);

@@ -1,4 +1,4 @@
-//! `show`: a file for people, a line a route or message; for machines a JSON object a line.
+//! `show`: prints an MRT file, one line per route or message; for programs, one JSON object per line.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -15,12 +15,12 @@ use super::other_families::OtherRoutes;
 use crate::cli::failure::{Exit, Failure};
 use crate::cli::output::{self, Format};
 
-/// RFC 6396 4.3.
+/// MRT type TABLE_DUMP_V2 (RFC 6396 4.3).
 const TABLE_DUMP_V2: u16 = 13;
-/// Printed at a time.
+/// Number of octets that are printed at a time.
 const CHUNK: usize = 64 * 1024;
 
-/// What a file holds.
+/// Content of a file in numbers.
 #[derive(Default)]
 struct Summary {
     records: BTreeMap<&'static str, u64>,
@@ -90,7 +90,7 @@ impl Show {
             Body::TableDump(_) => "tableDump",
             Body::Message(_) => "message",
             Body::StateChange(_) => "stateChange",
-            // Multicast and other families, which nothing here reads (RFC 6396 4.3, RFC 8050 4).
+            // Multicast and other families, which are not parsed (RFC 6396 4.3, RFC 8050 4).
             Body::Other { kind: TABLE_DUMP_V2, subtype: 3 | 5 | 6 | 9 | 11 | 12, .. } => "otherFamily",
             _ => "other",
         };
@@ -201,7 +201,7 @@ impl Show {
         }
     }
 
-    /// Routes of families that are not read any further.
+    /// Prints the counts of routes of families that are not parsed.
     fn others(&mut self, stamp: Stamp, message: &Message<'_>, body: &[u8], head: &str, base: &Value) {
         let found = OtherRoutes::of(body, message.add_path);
         if found.is_none() {
@@ -265,7 +265,7 @@ impl Show {
         }
     }
 
-    /// One line, made only when it is printed.
+    /// Prints one line, which `make` formats only if lines are printed.
     fn line(&mut self, stamp: Stamp, kind: &str, make: impl FnOnce() -> (String, Value)) {
         if !self.routes {
             return;
@@ -342,7 +342,7 @@ fn set(value: &mut Value, name: &str, field: Option<Value>) {
     }
 }
 
-/// Attributes in words, and as fields of `value`.
+/// Describes attributes as text, and adds them as members to `value`.
 fn described(attributes: Result<Attributes, tortie_bgp::wire::Problem>, value: &mut Value) -> String {
     let a = match attributes {
         Ok(a) => a,
@@ -375,7 +375,7 @@ fn described(attributes: Result<Attributes, tortie_bgp::wire::Problem>, value: &
     text
 }
 
-/// RFC 3339.
+/// Formats a time in RFC 3339.
 fn time(stamp: Stamp) -> String {
     let micros = stamp.micros.unwrap_or(0).min(999_999);
     let nanos = i32::try_from(micros).unwrap_or(0) * 1000;

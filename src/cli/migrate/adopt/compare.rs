@@ -1,5 +1,5 @@
-//! What comes before a host is adopted: the comparison, what speaks against the move, and what is kept for the way back.
-//! Nothing of Calico is touched here.
+//! First steps of an adoption: compares BIRD and Felix with the intent, checks for obstacles, and saves a
+//! snapshot for the rollback. Nothing of Calico is changed here.
 
 use super::{Session, is_over};
 use crate::cli::failure::{Exit, Failure};
@@ -11,16 +11,16 @@ use crate::cli::migrate::restarts;
 use crate::cli::migrate::trial::{self, Compared};
 use crate::host_checks::{MigrationPhase, Restarts};
 
-/// Of a move that goes on.
+/// Reason for skipping a step in a resumed adoption.
 const DONE_BEFORE: &str = "done before, and Calico's daemons were ended since";
 
 impl Session<'_> {
-    /// Calico's daemons were being ended when the move was cut off.
+    /// True if the interrupted adoption had begun to stop Calico's daemons.
     fn has_stopped(&self) -> bool {
         self.journal.as_ref().is_some_and(|j| j.has_begun(Step::Stop) && !is_over(j))
     }
 
-    /// Compares, and says what there is against the move.
+    /// Compares, and reports obstacles to the adoption.
     pub(super) async fn compare(&mut self, progress: &mut Progress) -> Result<(), Failure> {
         if self.has_stopped() {
             progress.skip(self.line(Step::Compare), DONE_BEFORE);
@@ -41,7 +41,8 @@ impl Session<'_> {
         }
         self.command.stop.check(running)?;
         if !self.command.dry_run {
-            // A BIRD that recovers has written nothing yet: it would only differ.
+            // A BIRD in graceful restart recovery has not written its routes, which would only show as
+            // differences.
             restarts::over(&self.command.sockets.bird_socket, self.wait(), progress).await?;
         }
         let mut found = Compared::default();
@@ -75,9 +76,10 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Keeps what is there, when ending BIRD takes nothing away.
+    /// Waits until stopping BIRD would lose no routes, and saves the snapshot.
     pub(super) async fn keep(&mut self, progress: &mut Progress) -> Result<(), Failure> {
-        // One may have begun since, or the move goes on and the daemons are there still, or again.
+        // A restart may have begun meanwhile; or, in a resumed adoption, the daemons may still run or run
+        // again.
         restarts::over(&self.command.sockets.bird_socket, self.wait(), progress).await?;
         if self.has_stopped() {
             progress.skip(self.line(Step::Save), DONE_BEFORE);
@@ -103,7 +105,7 @@ impl Session<'_> {
             .await
     }
 
-    /// What speaks against it besides the comparison.
+    /// Returns obstacles that the comparison does not find.
     fn against(&self) -> Vec<String> {
         let rules = self.snapshot.rules.iter().filter_map(|saved| {
             let why = saved.listing().drops_without_felix("cali")?;
