@@ -10,7 +10,7 @@ use super::store::store_options;
 use crate::agent::{self, AgentError, AgentOptions, Settings};
 use tortie_store::StoreOptions;
 
-/// Flags of the agent.
+/// Arguments of `tortie agent`.
 #[derive(Debug, Args)]
 pub(super) struct AgentCommand {
     #[command(flatten)]

@@ -12,7 +12,7 @@ use super::output::{self, span, table};
 use crate::api::bgp::{BgpRoute, Peer, PeerBfd, PeerRange};
 use crate::api::status::{ActionResult, List, ResetRequest};
 
-/// The BGP family of commands.
+/// Subcommands of `tortie bgp`.
 #[derive(Debug, Subcommand)]
 pub(super) enum Bgp {
     /// All wanted sessions, and those that came from ranges, one a line

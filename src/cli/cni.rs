@@ -13,7 +13,7 @@ use super::output;
 use crate::plugins::cni::{self, Done, InstallError, Installation, Network, Version};
 use tortie_store::DataModel;
 
-/// What to do with the CNI plugins.
+/// Subcommands of `tortie cni`.
 #[derive(Debug, Subcommand)]
 pub(super) enum CniCommand {
     /// Put the plugins and a configuration list where runtimes look; again without harm
@@ -26,7 +26,7 @@ pub(super) enum CniCommand {
     Plugin,
 }
 
-/// Where, and how.
+/// Folders and file names of an installation.
 #[derive(Debug, Args)]
 pub(super) struct InstallArgs {
     /// Folder of plugins
@@ -57,7 +57,7 @@ pub(super) struct InstallArgs {
     network: NetworkArgs,
 }
 
-/// What the list says.
+/// Content of the network's configuration list.
 #[derive(Debug, Clone, Args)]
 pub(super) struct NetworkArgs {
     /// Name of the network: the profile of its endpoints, and part of the handles of their addresses

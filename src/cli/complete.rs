@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_millis(700);
 /// Maximum number of names that are offered.
 const NAMES: usize = 500;
 
-/// `tortie completion`.
+/// Arguments of `tortie completion`.
 #[derive(Debug, clap::Args)]
 pub(super) struct CompletionCommand {
     /// The shell
@@ -29,7 +29,7 @@ pub(super) struct CompletionCommand {
     shell: Shell,
 }
 
-/// A shell.
+/// A shell with completion scripts.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Shell {
     Bash,
@@ -37,7 +37,7 @@ enum Shell {
     Fish,
 }
 
-/// What the scripts ask.
+/// Arguments of `tortie __complete`, which the completion scripts call.
 #[derive(Debug, clap::Args)]
 pub(super) struct CompleteCommand {
     /// The words so far, the last one as far as it is typed

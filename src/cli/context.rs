@@ -14,7 +14,7 @@ use super::output::{self, Format};
 use crate::api::status::List;
 use tortie_store::DataModel;
 
-/// Flags of every command.
+/// Global flags, which every command accepts.
 #[derive(Debug, Clone, Args)]
 pub struct Globals {
     /// Where the data model is: sqlite:PATH, etcd://HOST:PORT[,HOST:PORT...] or etcds://...; where neither this nor the
@@ -107,7 +107,7 @@ pub(super) struct Context {
     pub(super) globals: Globals,
 }
 
-/// Which routes to show.
+/// Filters of commands that list routes.
 #[derive(Debug, Clone, Args)]
 pub(super) struct RouteFilter {
     /// Exactly this prefix, or the longest match of an address

@@ -12,7 +12,7 @@ use crate::api::policy::{Diff, DiffRequest};
 use crate::api::status::ActionResult;
 use crate::cli::explain::seconds;
 
-/// What is compared.
+/// Arguments of `tortie diff`.
 #[derive(Debug, Clone, clap::Args)]
 pub(super) struct DiffCommand {
     /// Only this

@@ -12,7 +12,7 @@ use crate::plugins::attach::{AgentAbsent, AgentClient};
 use crate::plugins::docker::{self, LabelSource, Options};
 use tortie_kernel::Namespaces;
 
-/// Flags of the drivers; as those of the agent that begin with `--docker`.
+/// Arguments of `tortie docker`: the agent's flags that begin with `--docker`, without that prefix.
 #[derive(Debug, Args)]
 pub(super) struct DockerCommand {
     /// Serve the names calico and calico-ipam, too

@@ -15,7 +15,7 @@ use crate::api::status::{ActionResult, DrainRequest, List};
 /// Interval of queries for the state of peers.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Options of `tortie bgp drain`.
+/// Arguments of `tortie bgp drain`.
 #[derive(Debug, Args)]
 pub(super) struct Drain {
     /// Session names, node names or addresses; none: all, also those to come

@@ -10,7 +10,7 @@ use crate::agent::OfflinePolicyView;
 use crate::api::policy::{BgpDryRun, ChainChange, DryRun, DryRunRequest, RouteDifference};
 use tortie_engine::model::watch_scope;
 
-/// Who is asked.
+/// Source of the answer to a dry run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum DryRunKind {
     /// The agent: rules, sessions and routes of BGP, and the connections of now that would be refused

@@ -12,7 +12,7 @@ use super::output::{self, table};
 use crate::api::policy::{ChainRules, Endpoint, EndpointDetail, Stage};
 use crate::api::status::List;
 
-/// The endpoint family of commands.
+/// Subcommands of `tortie endpoint`.
 #[derive(Debug, Subcommand)]
 pub(super) enum EndpointCommand {
     /// Workload and host endpoints of this host

@@ -12,7 +12,7 @@ use crate::api::explain::Why as Answer;
 use crate::api::policy::{DropRow, Trace};
 use crate::api::status::List;
 
-/// The why family of commands.
+/// Subcommands of `tortie why`.
 #[derive(Debug, Subcommand)]
 pub(super) enum Why {
     /// Why a session is up or not: who wants it, how the last one ended, attempts, the way there, what the other end says;

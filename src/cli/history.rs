@@ -12,7 +12,7 @@ use super::output;
 use crate::api::status::{Event, List};
 use crate::cli::explain::seconds;
 
-/// What is shown of what happened.
+/// Arguments of `tortie history`: filters of past events.
 #[derive(Debug, Clone, clap::Args)]
 pub(super) struct History {
     #[command(subcommand)]

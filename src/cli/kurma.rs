@@ -8,7 +8,7 @@ use super::output::write_out;
 use super::store::store_options;
 use crate::plugins::kurma::{self, Verb};
 
-/// What Kurma's daemon asks a network plugin for.
+/// Subcommands of `tortie kurma`: the verbs of Kurma's daemon.
 #[derive(Debug, Subcommand)]
 pub(super) enum KurmaCommand {
     /// Prove that store and settings are right, and repair what is left over
@@ -21,7 +21,7 @@ pub(super) enum KurmaCommand {
     Del(Container),
 }
 
-/// The container.
+/// Arguments that identify a container.
 #[derive(Debug, Args)]
 pub(super) struct Container {
     /// Path of its network namespace

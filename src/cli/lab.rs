@@ -15,7 +15,7 @@ use super::context::Context;
 use super::failure::{Exit, Failure};
 use super::output::{self, Format};
 
-/// The lab family of commands.
+/// Subcommands of `tortie lab`.
 #[derive(Debug, Subcommand)]
 pub(super) enum LabCommand {
     /// Build the lab and start what it describes; it stays until `down`

@@ -10,14 +10,14 @@ use super::failure::Failure;
 use super::output;
 use crate::api::status::{ActionResult, LogLevelRequest};
 
-/// The log family of commands.
+/// Subcommands of `tortie log`.
 #[derive(Debug, Subcommand)]
 pub(super) enum LogCommand {
     /// Log a subject at another level for a while; then what the store says holds again
     Level(LevelCommand),
 }
 
-/// Flags of `tortie log level`.
+/// Arguments of `tortie log level`.
 #[derive(Debug, Args)]
 pub(super) struct LevelCommand {
     /// SUBJECT:LEVEL or bgp.peer=NAME:LEVEL; subjects: all, bgp, bfd, docker, ipam, kernel, store; levels: off, error, warn,

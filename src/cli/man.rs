@@ -10,7 +10,7 @@ use super::context::Context;
 use super::failure::{Exit, Failure};
 use super::{Cli, output};
 
-/// `tortie man`.
+/// Arguments of `tortie man`.
 #[derive(Debug, clap::Args)]
 pub(super) struct ManCommand {
     /// A folder that gets one page for each command, such as /usr/share/man/man1; without it the first page is printed

@@ -13,7 +13,7 @@ use super::output::{self, Format};
 use crate::api::client::sse::{SseEvent, SseReader};
 use crate::api::status::Event;
 
-/// What is shown of what happens.
+/// Arguments of `tortie monitor`: filters of events.
 #[derive(Debug, Clone, clap::Args)]
 pub(super) struct Monitor {
     /// Only this [default: everything]
@@ -23,7 +23,7 @@ pub(super) struct Monitor {
     about: About,
 }
 
-/// What entries are about.
+/// Filters of events by their subject.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(super) struct About {
     /// About this session: its name, the node's name or the address
@@ -34,7 +34,7 @@ pub(super) struct About {
     prefix: Option<String>,
 }
 
-/// Kinds of entries.
+/// Kind of events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Kind {
     /// Sessions and what peers send

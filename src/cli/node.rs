@@ -16,7 +16,7 @@ use crate::api::status::{API_VERSION, List};
 use tortie_engine::model::endpoint_name::name_of_stored;
 use tortie_store::{KeyValue, Snapshot};
 
-/// The node family of commands.
+/// Subcommands of `tortie node`.
 #[derive(Debug, Subcommand)]
 pub(super) enum NodeCommand {
     /// Every host that the store names

@@ -9,7 +9,7 @@ use crate::agent::{OfflinePolicyView, PolicyView};
 use crate::api::status::{API_VERSION, ApiError, List};
 use tortie_engine::model::watch_scope;
 
-/// Where the answer comes from.
+/// Source of the answer: the agent, or the store alone.
 #[derive(Debug, Clone, Copy, Default, clap::Args)]
 pub(super) struct Source {
     /// Ask no agent: answer from the store alone

@@ -12,7 +12,7 @@ pub use crate::api::span;
 use crate::api::{escape, terminal};
 use tortie_engine::model::endpoint_name::short_id;
 
-/// The form of the answer.
+/// Output format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
     /// For people.
@@ -33,7 +33,7 @@ impl Format {
     }
 }
 
-/// When words of state are coloured.
+/// Conditions under which words of state are coloured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
 pub enum Color {
     /// On a terminal, unless `NO_COLOR` is set or `TERM` is `dumb`

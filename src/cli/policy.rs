@@ -15,7 +15,7 @@ use super::trace;
 use crate::api::policy::{Policy, PolicyDetail, Trace};
 use crate::api::status::List;
 
-/// The policy family of commands.
+/// Subcommands of `tortie policy`.
 #[derive(Debug, Subcommand)]
 pub(super) enum PolicyCommand {
     /// Policies in the order in which they act, and profiles: those that act on an endpoint of this host

@@ -27,7 +27,7 @@ const WORKLOADS: &str = "cali";
 /// Maximum wait for the store, which is only helpful here.
 const STORE: Duration = Duration::from_secs(3);
 
-/// Options of `tortie purge`.
+/// Arguments of `tortie purge`.
 #[derive(Debug, Args)]
 pub(super) struct PurgeCommand {
     /// This host's keys in the store, too: endpoints, addresses, blocks, BGP, settings, status (as `tortie node delete`)

@@ -20,7 +20,7 @@ const SHOWN: usize = 12;
 /// Maximum number of columns of a line on the screen.
 const COLUMNS: usize = 78;
 
-/// Flags of `tortie replay`.
+/// Arguments of `tortie replay`.
 #[derive(Debug, Args)]
 pub(super) struct ReplayCommand {
     /// The archive of `tortie diags`, or the journal in it; - for standard input

@@ -11,7 +11,7 @@ use super::failure::{Exit, Failure};
 use super::output::{self, table};
 use crate::api::status::{KernelRouteRow, List, RouteGet};
 
-/// The route family of commands.
+/// Subcommands of `tortie route`.
 #[derive(Debug, Subcommand)]
 pub(super) enum Route {
     /// Own routes with their state in the kernel

@@ -9,7 +9,7 @@ use super::output;
 /// The published schema file.
 const DOCUMENT: &str = include_str!("../../docs/schema/v1.json");
 
-/// `tortie schema`.
+/// Arguments of `tortie schema`.
 #[derive(Debug, clap::Args)]
 pub(super) struct SchemaCommand {
     /// Only this kind, as `kind` of an answer names it, or what this command answers, such as `bgp peers`; with what it

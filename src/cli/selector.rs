@@ -13,7 +13,7 @@ use super::offline::Source;
 use super::output::{self, table};
 use crate::api::policy::SelectorMatch;
 
-/// The selector family of commands.
+/// Subcommands of `tortie selector`.
 #[derive(Debug, Subcommand)]
 pub(super) enum SelectorCommand {
     /// Exit 0 when the expression matches the labels, 1 when not, 2 when it is invalid

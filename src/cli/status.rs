@@ -11,7 +11,7 @@ use crate::api::observe::ObserveStatus;
 use crate::api::policy::PolicyStatus;
 use crate::api::status::Status;
 
-/// What `status` takes.
+/// Arguments of `tortie status`.
 #[derive(Debug, clap::Args)]
 pub(super) struct StatusCommand {
     /// Every host, from the status keys in the store; exit 6 when some are silent

@@ -27,7 +27,7 @@ use tortie_store::{Change, DataModel, KeyValue, Op, Outcome, Store, StoreOptions
 /// Root of the data model.
 const ROOT: &str = "/calico/";
 
-/// The store family of commands.
+/// Subcommands of `tortie store`.
 #[derive(Debug, Subcommand)]
 pub(super) enum StoreCommand {
     /// List keys

@@ -7,7 +7,7 @@ use super::failure::{Exit, Failure};
 use super::output::{self, Format};
 use crate::api::policy::{Trace, TraceEnd, TraceHost, TraceQuery, TraceStep};
 
-/// Which packet.
+/// Description of a packet to trace.
 #[derive(Debug, Clone, clap::Args)]
 pub(super) struct PacketArgs {
     /// Where it comes from: an endpoint by any of its names, or an address

@@ -59,7 +59,7 @@ pub(super) enum Event {
     },
 }
 
-/// What is broken on purpose.
+/// A fault that the demo injects to show a failed check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Fault {
     /// The router is killed before its table is looked at

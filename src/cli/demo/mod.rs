@@ -48,7 +48,7 @@ use crate::cli::demo::inner::{Event, Fault};
 /// Folder of the lab's state; inside, /run is a file system of its own.
 const STATE_DIR: &str = "/run/tortie-demo";
 
-/// The demo.
+/// Arguments of `tortie demo`.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(super) struct DemoCommand {

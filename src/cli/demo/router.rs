@@ -10,7 +10,7 @@ use super::probe::run;
 use crate::api::bgp::{BgpRoute, Peer};
 use crate::api::status::List;
 
-/// A router.
+/// Implementation of the demo's router.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Router {

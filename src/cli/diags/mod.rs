@@ -61,7 +61,7 @@ const ASKED: [(&str, &str, &str); 13] = [
     ("history.json", "the flight recorder: the last changes", "history?max=16384"),
 ];
 
-/// Flags of `tortie diags`.
+/// Arguments of `tortie diags`.
 #[derive(Debug, Args)]
 pub(super) struct DiagsCommand {
     /// Write here; - for standard output [default: tortie-diags-NODE-TIME.tar.gz in this folder]

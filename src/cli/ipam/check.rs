@@ -23,7 +23,7 @@ use tortie_store::{Store, calico_3_refusal};
 /// Maximum time that a plugin may take between its writes to store and kernel.
 const RECHECK_DELAY: Duration = Duration::from_secs(1);
 
-/// How to look.
+/// Arguments of `tortie ipam check`.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct CheckArgs {
     /// Compare the store with itself only, not with the kernel of this host

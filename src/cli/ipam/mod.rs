@@ -29,7 +29,7 @@ use tortie_engine::ipam::{AddressRequest, AllocationRequest};
 pub(super) use open::failed;
 pub(super) use show::why as why_ip;
 
-/// The IPAM family of commands.
+/// Subcommands of `tortie ipam`.
 #[derive(Debug, Subcommand)]
 pub(super) enum IpamCommand {
     /// Pools with what is used of them
@@ -78,7 +78,7 @@ pub(super) enum IpamCommand {
     Check(check::CheckArgs),
 }
 
-/// What to allocate.
+/// Arguments of `tortie ipam assign`.
 #[derive(Debug, Args)]
 pub(super) struct AssignArgs {
     /// This many IPv4 addresses [default: 1, when nothing else is asked for]
@@ -104,7 +104,7 @@ pub(super) struct AssignArgs {
     reserve: bool,
 }
 
-/// What to release.
+/// Arguments of `tortie ipam release`.
 #[derive(Debug, Args)]
 #[command(group = clap::ArgGroup::new("what").required(true).args(["ip", "handle", "from_check"]))]
 pub(super) struct ReleaseArgs {
@@ -122,7 +122,7 @@ pub(super) struct ReleaseArgs {
     force: bool,
 }
 
-/// What to change; nothing: print.
+/// Arguments of `tortie ipam configure`; without any the settings are printed.
 #[derive(Debug, Args)]
 pub(super) struct ConfigureArgs {
     /// No host takes addresses from another host's block

@@ -17,7 +17,7 @@ use tortie_engine::ipam::check::IpamState;
 use tortie_engine::ipam::{HostNetwork, Keyspace, pool_overlap};
 use tortie_store::{Compare, Op, Outcome, Store, Txn};
 
-/// What can be done to a pool.
+/// Subcommands of `tortie ipam pool`.
 #[derive(Debug, Subcommand)]
 pub(in crate::cli) enum PoolCommand {
     /// Make a pool that blocks are cut from
@@ -54,7 +54,7 @@ pub(in crate::cli) enum PoolCommand {
     },
 }
 
-/// When packets to a pool are tunnelled.
+/// IPIP mode of a pool, which decides the packets to tunnel.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub(in crate::cli) enum IpipChoice {
     /// Always

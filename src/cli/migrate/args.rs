@@ -9,7 +9,7 @@ use super::daemons::StopWith;
 /// Default folder for the state of a migration.
 pub(in crate::cli) const STATE_DIR: &str = "/var/lib/tortie/migrate";
 
-/// `tortie migrate`.
+/// Subcommands of `tortie migrate`.
 #[derive(Debug, Subcommand)]
 pub(in crate::cli) enum MigrateCommand {
     /// Can this host be moved: what is there, what is not supported, what has to be fixed first; exit 1 when it cannot
@@ -29,7 +29,7 @@ impl MigrateCommand {
     }
 }
 
-/// Options of all of them.
+/// Options that all migration commands accept.
 #[derive(Debug, Clone, Args)]
 pub(in crate::cli) struct Common {
     /// Keep what was begun, and what was there before, in this folder
@@ -46,7 +46,7 @@ pub(in crate::cli) struct Common {
     pub(super) wait: u64,
 }
 
-/// Where BIRD is asked.
+/// Paths of BIRD's control sockets.
 #[derive(Debug, Clone, Args)]
 pub(in crate::cli) struct Sockets {
     /// BIRD's control sockets, where they are not in their usual place (/var/run/calico, /run/bird)
@@ -54,7 +54,7 @@ pub(in crate::cli) struct Sockets {
     pub(super) bird_socket: Vec<PathBuf>,
 }
 
-/// `tortie migrate check`.
+/// Arguments of `tortie migrate check`.
 #[derive(Debug, Clone, Args)]
 pub(in crate::cli) struct CheckCommand {
     #[command(flatten)]
@@ -63,7 +63,7 @@ pub(in crate::cli) struct CheckCommand {
     pub(super) common: Common,
 }
 
-/// `tortie migrate adopt` and `plan`.
+/// Arguments of `tortie migrate adopt` and `plan`.
 #[derive(Debug, Clone, Args)]
 pub(in crate::cli) struct AdoptCommand {
     #[command(flatten)]
@@ -83,7 +83,7 @@ pub(in crate::cli) struct AdoptCommand {
     pub(super) common: Common,
 }
 
-/// `tortie migrate rollback`.
+/// Arguments of `tortie migrate rollback`.
 #[derive(Debug, Clone, Args)]
 pub(in crate::cli) struct RollbackCommand {
     /// Starts Calico's daemons; run by `sh -c`. Units that `adopt --unit` stopped are started without it [example: docker start

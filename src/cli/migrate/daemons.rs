@@ -99,7 +99,7 @@ fn started(pid: u32) -> Option<u64> {
     text.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
 }
 
-/// How Calico's daemons are ended.
+/// Ways to stop Calico's daemons.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, clap::Args)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct StopWith {

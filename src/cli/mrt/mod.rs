@@ -22,7 +22,7 @@ use clap::Subcommand;
 use super::context::Context;
 use super::failure::Failure;
 
-/// The family of commands.
+/// Subcommands of `tortie bgp mrt`.
 #[derive(Debug, Subcommand)]
 pub(super) enum Mrt {
     /// Write the agent's BGP table to a file (TABLE_DUMP_V2)

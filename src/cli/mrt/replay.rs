@@ -41,7 +41,7 @@ const LAB: [&str; 7] = [
 const LOOPBACK_HOPS: (Ipv4Addr, Ipv6Addr) =
     (Ipv4Addr::new(192, 0, 2, 254), Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0x254));
 
-/// Which file, where to, and how.
+/// Arguments of `tortie bgp mrt replay`.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct Replay {
     /// The file; `-` for stdin
