@@ -28,7 +28,7 @@ use clap::{Args, Parser, Subcommand};
 
 use scenario::Scenario;
 
-/// Load for BGP daemons.
+/// Load generator for BGP daemons.
 #[derive(Debug, Parser)]
 struct Cli {
     #[command(subcommand)]
@@ -37,34 +37,34 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Print what a daemon has to be configured with.
+    /// Print the peers that a daemon must be configured with.
     Plan(Which),
-    /// Run a scenario.
+    /// Run a scenario and print its measurements.
     Run {
         #[command(flatten)]
         which: Which,
-        /// Port of the daemon.
+        /// TCP port of the daemon.
         #[arg(long, default_value_t = 179)]
         port: u16,
-        /// All processes of the daemon.
+        /// Process ids of the daemon, separated by commas.
         #[arg(long, value_delimiter = ',')]
         pids: Vec<u32>,
-        /// Another seed gives other prefixes and attributes.
+        /// Seed of the generator of prefixes and attributes.
         #[arg(long, default_value_t = 1)]
         seed: u64,
-        /// Seconds after which to give up.
+        /// Time limit in seconds.
         #[arg(long, default_value_t = 60)]
         timeout: u64,
-        /// File with the time at which the daemon was started, seconds since 1970.
+        /// File with the start time of the daemon in seconds since 1970.
         #[arg(long)]
         started: Option<PathBuf>,
-        /// Seconds to measure the daemon idle after D.
+        /// Duration in seconds of the idle measurement after D.
         #[arg(long, default_value_t = 0)]
         idle: u64,
     },
-    /// Print results side by side.
+    /// Print results of several daemons as one table.
     Table {
-        /// Files with JSON objects, one a line.
+        /// Files with one JSON object per line.
         #[arg(required = true)]
         results: Vec<PathBuf>,
     },
@@ -72,12 +72,12 @@ enum Command {
 
 #[derive(Debug, Args)]
 struct Which {
-    /// Its name.
+    /// Name of the scenario.
     scenario: String,
-    /// Prefixes of IPv6, over IPv6.
+    /// Address family of prefixes and sessions.
     #[arg(long, default_value = "v4", value_parser = ["v4", "v6"])]
     mix: String,
-    /// MRT files that R replays: tables first, then updates.
+    /// MRT files for scenario R: table dumps first, then recorded updates.
     #[arg(long)]
     mrt: Vec<PathBuf>,
 }

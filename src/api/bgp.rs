@@ -28,7 +28,7 @@ pub struct PeerRange {
     pub last_error: Option<PeerError>,
 }
 
-/// One BGP peer.
+/// A BGP peer with its session and counters.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Peer {
@@ -43,7 +43,7 @@ pub struct Peer {
     pub dials: String,
     /// Name of the node, or the address of a peer that is no node.
     pub name: String,
-    /// `mesh`, `global`, `node` or `dynamic`.
+    /// Kind of peer: `mesh`, `global`, `node` or `dynamic`.
     #[serde(rename = "type")]
     pub kind: String,
     /// Range that a dynamic peer belongs to.
@@ -113,7 +113,7 @@ pub struct PeerBfd {
     pub state_seconds: u64,
     /// State that the peer's last packet reported.
     pub remote_state: Option<String>,
-    /// `single-hop` (UDP port 3784, RFC 5881) or `multihop` (4784, RFC 5883).
+    /// Kind of path: `single-hop` (UDP port 3784, RFC 5881) or `multihop` (4784, RFC 5883).
     pub path: Option<String>,
     /// Transmit interval in milliseconds, before jitter; absent if the peer asks for no packets.
     pub transmit_millis: Option<u64>,
@@ -141,7 +141,7 @@ pub struct PeerBfd {
     pub packets_out: u64,
 }
 
-/// The last error of a peer.
+/// The last error of a peer's session or connection.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PeerError {
@@ -157,7 +157,7 @@ pub struct PeerError {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MessageError {
-    /// `notification_sent`, `notification_received`, `treat_as_withdraw` or `attribute_discard`.
+    /// Stable code: `notification_sent`, `notification_received`, `treat_as_withdraw` or `attribute_discard`.
     pub code: String,
     /// Description for people.
     pub text: String,
@@ -175,9 +175,9 @@ pub struct MessageError {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PeerFamily {
-    /// `ipv4` or `ipv6`.
+    /// Address family: `ipv4` or `ipv6`.
     pub afi: String,
-    /// `unicast`.
+    /// Subsequent address family: always `unicast`.
     pub safi: String,
     /// Number of prefixes received.
     pub received: u64,
@@ -191,11 +191,11 @@ pub struct PeerFamily {
     pub stale: u64,
 }
 
-/// One prefix of the BGP table.
+/// A prefix of the BGP table with its paths.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BgpRoute {
-    /// The prefix.
+    /// Destination prefix.
     pub prefix: String,
     /// All paths, the best first.
     pub paths: Vec<BgpPath>,
@@ -218,9 +218,9 @@ pub struct BgpPath {
     /// Path identifier (RFC 7911), if the session carries several paths of a prefix.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub path_id: Option<u32>,
-    /// `local`, `iBGP` or `eBGP`.
+    /// Origin of the path: `local`, `iBGP` or `eBGP`.
     pub source: String,
-    /// Next hop.
+    /// Next hop (NEXT_HOP or MP_REACH_NLRI).
     pub next_hop: Option<String>,
     /// AS path as text, such as `64513 64512`.
     pub as_path: String,

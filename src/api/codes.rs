@@ -27,7 +27,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// `problem`, `note`, `cause`, `export`, `import`, `kernel` or `host-check`.
+    /// Returns the kind as text: `problem`, `note`, `cause`, `export`, `import`, `kernel` or `host-check`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {

@@ -12,9 +12,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Why {
-    /// [`API_VERSION`](crate::api::status::API_VERSION).
+    /// Version of the API, see [`API_VERSION`](crate::api::status::API_VERSION).
     pub api_version: String,
-    /// `WhyPeer`, `WhyRoute` or `WhyIp`.
+    /// Kind of the answer: `WhyPeer`, `WhyRoute` or `WhyIp`.
     pub kind: String,
     /// Host whose agent answers.
     pub node: String,
@@ -83,16 +83,16 @@ pub enum Verdict {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Certainty {
-    /// Directly observed.
+    /// The conclusion was directly observed.
     Certain,
-    /// Inferred from observations.
+    /// The conclusion is inferred from observations.
     Implied,
-    /// Not known.
+    /// The cause is not known.
     Unknown,
 }
 
 impl Certainty {
-    /// `certain`, `implied` or `unknown`.
+    /// Returns the certainty as text: `certain`, `implied` or `unknown`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {

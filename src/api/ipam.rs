@@ -17,7 +17,7 @@ use tortie_engine::ipam::check::{IpamState, StoredValue};
 pub struct PoolRow {
     /// Prefix of the pool.
     pub pool: Cidr,
-    /// `enabled`, `disabled` or `no-ipam`.
+    /// State of the pool: `enabled`, `disabled` or `no-ipam`.
     pub state: &'static str,
     /// IPIP mode, which decides the packets to tunnel; `None` disables the tunnel.
     pub ipip: Option<&'static str>,
@@ -61,7 +61,7 @@ pub struct BlockRow {
     pub revision: u64,
 }
 
-/// A block with its addresses.
+/// A block with the allocations of its addresses.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BlockView {
@@ -83,7 +83,7 @@ pub struct BlockView {
     pub allocations: Vec<Allocation>,
 }
 
-/// An allocated address.
+/// An allocated address with its handle and users.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Allocation {

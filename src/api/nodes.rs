@@ -36,7 +36,7 @@ pub struct NodeStatus {
     pub machine: Option<Machine>,
     /// True if the agent is ready.
     pub ready: bool,
-    /// `ready`, `degraded`, `starting`, `frozen` or `not-ready`.
+    /// Verdict of the agent: `ready`, `degraded`, `starting`, `frozen` or `not-ready`.
     pub verdict: String,
     /// Established and configured BGP sessions.
     pub sessions: UpCount,
@@ -130,7 +130,7 @@ impl NodeStatus {
     }
 }
 
-/// A host of the cluster.
+/// A host of the cluster with its published status.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ClusterNode {

@@ -22,7 +22,7 @@ pub struct ObserveStatus {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ObservedPlane {
-    /// `route`, `interface`, `session`, `rule` or `set`.
+    /// Kind of object: `route`, `interface`, `session`, `rule` or `set`.
     pub plane: String,
     /// Number of objects equal to Tortie's intent.
     pub equal: usize,

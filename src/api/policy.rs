@@ -11,9 +11,9 @@ use serde::{Deserialize, Serialize};
 pub struct Endpoint {
     /// Full store key.
     pub key: String,
-    /// `orchestrator/workload/endpoint`, or the id of a host endpoint.
+    /// Name of the endpoint: `orchestrator/workload/endpoint`, or the id of a host endpoint.
     pub name: String,
-    /// `workload` or `host`.
+    /// Kind of endpoint: `workload` or `host`.
     pub kind: String,
     /// Host of the endpoint.
     pub host: String,
@@ -31,7 +31,7 @@ pub struct Endpoint {
     /// MAC address inside the workload.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mac: Option<String>,
-    /// Profiles, in order.
+    /// Names of its profiles, in order of evaluation.
     pub profiles: Vec<String>,
     /// Labels of the endpoint itself, without inherited ones.
     pub labels: BTreeMap<String, String>,
@@ -95,9 +95,9 @@ pub struct SelectorMatch {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Stage {
-    /// `untracked`, `pre-dnat`, `tier` or `profiles`.
+    /// Kind of stage: `untracked`, `pre-dnat`, `tier` or `profiles`.
     pub kind: String,
-    /// `inbound` or `outbound`.
+    /// Direction of the packets: `inbound` (to the endpoint) or `outbound`.
     pub direction: String,
     /// Name of the tier.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -112,7 +112,7 @@ pub struct Stage {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ChainRules {
-    /// `policy NAME`, `policy TIER/NAME` or `profile NAME`.
+    /// Name of the chain: `policy NAME`, `policy TIER/NAME` or `profile NAME`.
     pub name: String,
     /// Rules in words, numbered from 0.
     pub rules: Vec<String>,
@@ -127,7 +127,7 @@ pub struct ChainRules {
 pub struct Policy {
     /// Full store key.
     pub key: String,
-    /// `policy` or `profile`.
+    /// Kind: `policy` or `profile`.
     pub kind: String,
     /// Name of the policy or profile.
     pub name: String,
@@ -203,7 +203,7 @@ pub struct Counted {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PolicyStatus {
-    /// `program`, `observe` or `off`.
+    /// Mode of enforcement: `program`, `observe` or `off`.
     pub mode: String,
     /// Number of endpoints of this host.
     pub endpoints: usize,
@@ -254,7 +254,7 @@ pub struct TraceQuery {
     pub from: String,
     /// Destination: an endpoint by any of its names, or an address.
     pub to: String,
-    /// `tcp`, `udp`, `icmp`, `icmpv6`, `sctp`, `udplite` or a number.
+    /// Protocol: `tcp`, `udp`, `icmp`, `icmpv6`, `sctp`, `udplite` or a number.
     pub proto: String,
     /// Destination port, for protocols with ports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -274,7 +274,7 @@ pub struct TraceQuery {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Trace {
-    /// `allow` or `deny`.
+    /// Verdict: `allow` or `deny`.
     pub verdict: String,
     /// Source of the packet.
     pub from: TraceEnd,
@@ -304,7 +304,7 @@ pub struct Trace {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TraceEnd {
-    /// IP address.
+    /// IP address of this end.
     pub address: String,
     /// Name of the endpoint with this address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -324,7 +324,7 @@ pub struct TraceHost {
     pub here: bool,
     /// True if this is the tunnel packet that encapsulates the traced packet.
     pub outer: bool,
-    /// `allow` or `deny`.
+    /// Verdict of this host: `allow` or `deny`.
     pub verdict: String,
     /// Hooks and chains that the packet passes.
     pub steps: Vec<TraceStep>,
@@ -358,7 +358,7 @@ pub struct TraceRule {
     /// Tier of the policy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tier: Option<String>,
-    /// `policy NAME`, `profile NAME`, or empty for the end of a tier or of the profiles.
+    /// Name: `policy NAME`, `profile NAME`, or empty for the end of a tier or of the profiles.
     pub chain: String,
     /// Number of the matching rule, from 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -463,7 +463,7 @@ pub struct RouteDifference {
 pub struct ChainChange {
     /// Name of the chain, or of the endpoints.
     pub name: String,
-    /// `new`, `changed` or `gone`.
+    /// Kind of change: `new`, `changed` or `gone`.
     pub what: String,
     /// Lines with `+`, `-` or a blank in front.
     pub lines: Vec<String>,
@@ -475,7 +475,7 @@ pub struct ChainChange {
 pub struct MemberChange {
     /// Selector whose addresses the set holds.
     pub selector: String,
-    /// `new`, `changed` or `gone`.
+    /// Kind of change: `new`, `changed` or `gone`.
     pub what: String,
     /// Number of members that would be added.
     pub added: usize,
@@ -555,11 +555,11 @@ pub struct DiffRequest {
 pub struct DiffSection {
     /// `routes` (including routes of endpoints and their neighbour entries), `sets` or `rules`.
     pub what: String,
-    /// `program`, `observe` or `off`.
+    /// Mode for these objects: `program`, `observe` or `off`.
     pub mode: String,
     /// Number of differences.
     pub count: usize,
-    /// First differences.
+    /// The first differences, up to the requested maximum.
     pub lines: Vec<DiffLine>,
     /// Reason why the objects cannot reach their desired state at all.
     #[serde(default, rename = "trouble", skip_serializing_if = "String::is_empty")]
@@ -632,7 +632,7 @@ pub struct LiveTrace {
     pub lost: bool,
 }
 
-/// A traced packet.
+/// A traced packet with its actual and expected verdict.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LivePacket {
@@ -679,6 +679,6 @@ pub struct LiveStep {
     /// The rule in nft syntax; only for Tortie's table.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub text: String,
-    /// `accept`, `drop`, `continue`, `return`, `jump CHAIN`, `goto CHAIN`.
+    /// Verdict of the rule: `accept`, `drop`, `continue`, `return`, `jump CHAIN` or `goto CHAIN`.
     pub verdict: String,
 }

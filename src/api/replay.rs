@@ -9,9 +9,9 @@ use crate::api::problem::Problem;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Replay {
-    /// [`API_VERSION`](crate::api::status::API_VERSION).
+    /// Version of the API, see [`API_VERSION`](crate::api::status::API_VERSION).
     pub api_version: String,
-    /// `Replay`.
+    /// Kind of the answer: `Replay`.
     pub kind: String,
     /// Host whose agent recorded the journal.
     pub node: String,

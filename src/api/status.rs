@@ -28,7 +28,7 @@ pub struct ApiError {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct List<T> {
-    /// [`API_VERSION`].
+    /// Version of the API, see [`API_VERSION`].
     pub api_version: String,
     /// Kind of the list, such as `BGPPeerList`.
     pub kind: String,
@@ -44,7 +44,7 @@ pub struct List<T> {
     /// Value of `after` that requests the next page.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
-    /// The items.
+    /// Items of the list.
     pub items: Vec<T>,
 }
 
@@ -52,9 +52,9 @@ pub struct List<T> {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Status {
-    /// [`API_VERSION`].
+    /// Version of the API, see [`API_VERSION`].
     pub api_version: String,
-    /// `Status`.
+    /// Kind of the answer: `Status`.
     pub kind: String,
     /// Name of the host.
     pub node: String,
@@ -67,20 +67,20 @@ pub struct Status {
     /// True if the agent is ready: the first kernel state is complete, and the sessions were established or
     /// their time limit passed.
     pub ready: bool,
-    /// `ready`, `degraded`, `starting`, `frozen` or `not-ready`.
+    /// Verdict: `ready`, `degraded`, `starting`, `frozen` or `not-ready`.
     pub verdict: String,
     /// Verdict in one sentence.
     pub summary: String,
-    /// BGP sessions.
+    /// State of BGP sessions.
     pub bgp: BgpStatus,
-    /// Kernel routes.
+    /// Counts of kernel routes.
     pub routes: RouteStatus,
     /// Blocks of this host.
     pub blocks: Vec<BlockStatus>,
     /// Pools, with the usage by this host.
     #[serde(default)]
     pub pools: Vec<PoolStatus>,
-    /// Rules and endpoints.
+    /// State of packet filter rules and endpoints.
     #[serde(default)]
     pub policy: PolicyStatus,
     /// State of the store.
@@ -186,7 +186,7 @@ pub struct BgpStatus {
     /// Address ranges from which sessions of dynamic peers are accepted.
     #[serde(default)]
     pub ranges: Vec<PeerRange>,
-    /// `idle`, `restarting` or `stopping`.
+    /// State of graceful restart: `idle`, `restarting` or `stopping`.
     pub graceful_restart: String,
     /// Number of best paths that export policy withholds now, by gate, summed over update groups.
     #[serde(default)]
@@ -240,7 +240,7 @@ pub struct RouteStatus {
 pub struct BlockStatus {
     /// Prefix of the block.
     pub cidr: String,
-    /// `own-block`, `borrowed` or `floating`.
+    /// Kind of block: `own-block`, `borrowed` or `floating`.
     pub kind: String,
     /// True if the block is handed to the speaker for announcement.
     pub announced: bool,
@@ -314,11 +314,11 @@ pub struct InvalidObject {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DataplaneStatus {
-    /// `program`, `observe` or `off`.
+    /// Mode of the kernel thread: `program`, `observe` or `off`.
     pub mode: String,
     /// Routing protocol number of own routes.
     pub protocol: u8,
-    /// `nexthop-objects` or `plain-gateways`.
+    /// Representation of next hops: `nexthop-objects` or `plain-gateways`.
     pub nexthops: String,
     /// State of the tunnel: `none`, `up` or the error.
     pub tunnel: String,
@@ -330,11 +330,11 @@ pub struct DataplaneStatus {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct KernelRouteRow {
-    /// The prefix.
+    /// Destination prefix.
     pub prefix: String,
-    /// `learned` or `blackhole`.
+    /// Kind of route: `learned` or `blackhole`.
     pub kind: String,
-    /// `installed`, `pending`, `failed`, `withheld`, `stale` or `foreign`.
+    /// State of the route: `installed`, `pending`, `failed`, `withheld`, `stale` or `foreign`.
     pub state: String,
     /// Next hops, such as `via 192.0.2.12 dev eth0`.
     pub via: Vec<String>,
@@ -371,9 +371,9 @@ pub struct Event {
     pub time: String,
     /// Id of the change that the entry belongs to, such as `c-7f31`.
     pub change: String,
-    /// `store`, `routing`, `policy`, `rib`, `kernel` or `agent`.
+    /// Part of the agent: `store`, `routing`, `policy`, `rib`, `kernel` or `agent`.
     pub plane: String,
-    /// `+`, `-`, `~` or `!`.
+    /// Kind of change: `+` (added), `-` (removed), `~` (changed) or `!` (error).
     pub mark: String,
     /// Subject: a key, a prefix or a peer.
     pub subject: String,
@@ -414,11 +414,11 @@ pub struct AppliedRequest {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PluginCall {
-    /// `cni` or `cni-ipam`.
+    /// Plugin: `cni` or `cni-ipam`.
     pub plugin: String,
-    /// `add`, `del`, `check`, `gc` or `status`.
+    /// Operation: `add`, `del`, `check`, `gc` or `status`.
     pub op: String,
-    /// `ok` or `error`.
+    /// Result: `ok` or `error`.
     pub result: String,
     /// Duration in microseconds.
     pub micros: u64,
@@ -434,9 +434,9 @@ pub struct PluginCall {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PluginRequests {
-    /// `assign`, `release`, `claim_block` or `release_block`.
+    /// Operation of IPAM: `assign`, `release`, `claim_block` or `release_block`.
     pub op: String,
-    /// `ok`, `exhausted`, `conflict` or `error`.
+    /// Result: `ok`, `exhausted`, `conflict` or `error`.
     pub result: String,
     /// Number of requests.
     pub count: u64,
@@ -448,7 +448,7 @@ pub struct PluginRequests {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Applied {
-    /// `applied`, `failed`, `frozen` or `timeout`.
+    /// Result: `applied`, `failed`, `frozen` or `timeout`.
     pub result: String,
     /// Reason, with `failed` and `frozen`.
     pub reason: Option<String>,
@@ -472,7 +472,7 @@ pub struct AgentIdentity {
     pub excluded: Exclusions,
 }
 
-/// `POST /v1/bgp/reset`.
+/// Body of `POST /v1/bgp/reset`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ResetRequest {
@@ -482,25 +482,25 @@ pub struct ResetRequest {
     /// True to reset all sessions.
     #[serde(default)]
     pub all: bool,
-    /// `hard`, `soft-in` or `soft-out`.
+    /// Kind of reset: `hard`, `soft-in` or `soft-out`.
     pub kind: String,
     /// Shutdown communication of a hard reset (RFC 9003), at most 255 octets.
     #[serde(default)]
     pub text: Option<String>,
 }
 
-/// `POST /v1/bgp/drain`.
+/// Body of `POST /v1/bgp/drain`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct DrainRequest {
     /// Session names, node names or addresses; an empty list means all sessions, including future ones.
     #[serde(default)]
     pub peers: Vec<String>,
-    /// `announce`, `withdraw` or `off`.
+    /// Step: `announce`, `withdraw` or `off`.
     pub drain: String,
 }
 
-/// `POST /v1/log/level`.
+/// Body of `POST /v1/log/level`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct LogLevelRequest {
@@ -511,7 +511,7 @@ pub struct LogLevelRequest {
     pub seconds: u64,
 }
 
-/// Answer to a write.
+/// Answer to a request that changes state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ActionResult {

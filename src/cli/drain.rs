@@ -40,7 +40,7 @@ pub(super) struct Drain {
 struct Row {
     peer: String,
     name: String,
-    /// `taken`, `waiting` or `down`.
+    /// Result: `taken` (messages received), `waiting` or `down`.
     result: &'static str,
     drain: String,
     advertised: u64,

@@ -18,7 +18,7 @@ pub(super) struct ManCommand {
     dir: Option<PathBuf>,
 }
 
-/// Prints or writes the pages.
+/// Prints the program's page, or writes all pages to a folder.
 pub(super) fn run(context: &Context, command: &ManCommand) -> Result<(), Failure> {
     let all = pages();
     let Some(dir) = &command.dir else {

@@ -22,7 +22,7 @@ use tortie_engine::ipam::Ipam;
 use tortie_engine::model::endpoint_name::name_of_stored;
 use tortie_store::{Compare, KeyValue, Op, Outcome, Snapshot, Txn};
 
-/// Removed objects.
+/// Objects that the command removed.
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Removed {

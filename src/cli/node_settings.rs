@@ -11,7 +11,7 @@ use super::failure::Failure;
 use super::output::{self, table};
 use tortie_store::Snapshot;
 
-/// A setting on a host.
+/// A setting on a host, with its origin.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Row {

@@ -73,7 +73,7 @@ where
     })
 }
 
-/// A stream of changes.
+/// A stream of changes, which triggers the next answer.
 enum ChangeSource {
     Agent(Box<EventFollower>),
     Store(Box<dyn Watch>),

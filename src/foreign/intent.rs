@@ -73,7 +73,7 @@ pub struct HostIntent {
     pub remote: Option<BTreeMap<Cidr, Remote>>,
     /// Own blocks whose affinity is not confirmed, or whose value names another owner.
     pub unsettled: BTreeSet<Cidr>,
-    /// Endpoints, chains and sets.
+    /// Desired endpoints, chains and sets.
     pub ruleset: Ruleset,
     /// Settings that apply to all endpoints.
     pub globals: Arc<Globals>,

@@ -45,9 +45,9 @@ impl ForeignState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Backend {
-    /// `iptables-legacy`.
+    /// The older backend, `iptables-legacy`.
     Legacy,
-    /// `iptables-nft`.
+    /// The backend on nftables, `iptables-nft`.
     Nft,
 }
 
@@ -173,12 +173,12 @@ pub struct Bird {
     pub socket: String,
     /// Version as BIRD reports it.
     pub version: String,
-    /// Router id.
+    /// BGP router id.
     pub router_id: Option<std::net::Ipv4Addr>,
     /// Graceful restart recovery: BIRD started shortly before and waits for its peers before it installs and
     /// announces routes.
     pub recovery: Option<BirdRecovery>,
-    /// Protocol instances.
+    /// Protocol instances, such as BGP sessions.
     pub protocols: Vec<BirdProtocol>,
     /// Routes of all protocols, best or not.
     pub routes: Vec<BirdRoute>,

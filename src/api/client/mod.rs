@@ -33,7 +33,7 @@ pub struct ClientError {
     pub text: String,
 }
 
-/// The kinds of [`ClientError`].
+/// Kind of a [`ClientError`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClientErrorKind {
     /// No process listens at the socket.

@@ -1,6 +1,6 @@
 //! Parser of server-sent events (WHATWG HTML 9.2). It does no I/O.
 
-/// One event.
+/// A server-sent event.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SseEvent {
     /// Last `id` field, if any.

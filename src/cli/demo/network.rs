@@ -93,9 +93,9 @@ pub struct Workload {
 /// A running network, which is removed on drop.
 #[derive(Debug)]
 pub struct Network {
-    /// Specification.
+    /// Specification from which the network was built.
     pub spec: Spec,
-    /// Hosts.
+    /// Hosts of the network.
     pub hosts: Vec<Host>,
     /// The running lab.
     pub running: Running,

@@ -19,7 +19,7 @@ use crate::api::client::{Client, ClientErrorKind, escape};
 use crate::api::page;
 use crate::api::status::Status;
 
-/// Preferred port.
+/// TCP port that is tried first; if it is in use, any free port.
 const PORT: u16 = 7979;
 
 /// The hosts and their sockets, once these exist.

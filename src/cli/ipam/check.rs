@@ -192,7 +192,7 @@ fn handle(fix: &Repair) -> Option<&str> {
 struct Outcome {
     #[serde(flatten)]
     finding: Finding,
-    /// `done`, `changed`, `by-hand` or `failed`.
+    /// Result of the repair: `done`, `changed`, `by-hand` or `failed`.
     result: &'static str,
     error: Option<String>,
 }

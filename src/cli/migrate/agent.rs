@@ -8,7 +8,7 @@ use crate::api::status::Status;
 use crate::cli::client::Client;
 use crate::cli::failure::{Exit, Failure};
 
-/// Interval of queries.
+/// Interval of queries for the agent's status.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Returns the agent's status; `None` if it does not answer.

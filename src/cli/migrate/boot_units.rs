@@ -41,7 +41,7 @@ impl AdoptCommand {
 }
 
 impl UnitPair<'_> {
-    /// Describes the change.
+    /// Describes the change for people.
     pub(super) fn words(self) -> String {
         format!("{} starts at the next boot, and {} no longer", self.ours, self.theirs.join(", "))
     }

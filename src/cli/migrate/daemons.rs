@@ -120,7 +120,7 @@ impl StopWith {
         self.stop_with.is_none() && self.unit.is_empty() && self.pid.is_empty()
     }
 
-    /// Describes the actions.
+    /// Describes the way of stopping the daemons for people.
     pub(super) fn words(&self) -> String {
         let mut parts = Vec::new();
         for unit in &self.unit {

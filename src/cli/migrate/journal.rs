@@ -74,7 +74,7 @@ impl Step {
     }
 }
 
-/// A step that was begun.
+/// A step that was begun, with its times.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Begun {

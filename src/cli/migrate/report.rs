@@ -20,7 +20,7 @@ pub(super) struct Line {
     pub(super) traffic: String,
     /// Rollback of the step.
     pub(super) way_back: String,
-    /// `planned`, `done`, `skipped` or `failed`.
+    /// State of the step: `planned`, `done`, `skipped` or `failed`.
     pub(super) state: String,
     /// Result of the step.
     pub(super) detail: String,
@@ -32,7 +32,7 @@ pub(super) struct Line {
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Report {
-    /// `MigratePlan`, `MigrateAdopt` or `MigrateRollback`.
+    /// Kind of the answer: `MigratePlan`, `MigrateAdopt` or `MigrateRollback`.
     pub(super) kind: String,
     /// Name of the host.
     pub(super) node: String,
@@ -42,7 +42,7 @@ pub(super) struct Report {
     pub(super) differences: Vec<String>,
     /// Objects that could not be compared, with the reason.
     pub(super) not_judged: Vec<String>,
-    /// All steps.
+    /// All steps, in order.
     pub(super) steps: Vec<Line>,
     /// Remaining manual steps.
     pub(super) next: Vec<String>,

@@ -232,7 +232,7 @@ fn lost(error: &std::io::Error) -> Failure {
     failed("lost", format!("the session is lost: {error}"))
 }
 
-/// The BGP session.
+/// The BGP session with the target router.
 struct Line {
     reader: OwnedReadHalf,
     writer: OwnedWriteHalf,

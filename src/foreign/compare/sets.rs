@@ -12,7 +12,7 @@ use crate::foreign::types::{FelixSet, ForeignState};
 /// Maximum number of members that a difference lists.
 const NAMED: usize = 3;
 
-/// A desired set.
+/// A desired address set.
 struct Set {
     /// Felix's name without the prefix of family and generation.
     id: String,

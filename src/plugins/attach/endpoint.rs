@@ -66,7 +66,7 @@ pub struct EndpointSpec<'a> {
     pub more_profiles: &'a [String],
     /// Labels of the endpoint.
     pub labels: &'a Labels,
-    /// Container id.
+    /// Container id that owns the endpoint.
     pub instance: Option<&'a str>,
 }
 

@@ -91,7 +91,7 @@ pub(super) struct CreatedLink {
 }
 
 impl CreatedLink {
-    /// Undoes all steps.
+    /// Undoes all steps, the last one first.
     pub(super) fn undo(self) {
         self.steps.undo();
     }

@@ -61,7 +61,7 @@ pub struct AttachRequest {
     pub ports_table: String,
     /// Name of that table in earlier versions.
     pub former_ports_table: String,
-    /// Bandwidth limits.
+    /// Bandwidth limits of the interface.
     pub bandwidth: Bandwidth,
 }
 

@@ -39,7 +39,7 @@ pub struct Installation {
 pub struct Network {
     /// Name of the network.
     pub name: String,
-    /// `cniVersion` of the list.
+    /// CNI version of the list (`cniVersion`).
     pub version: Version,
     /// Store, as in `--datastore`.
     pub datastore: String,

@@ -75,7 +75,7 @@ impl PoolRecord {
     }
 }
 
-/// An allocated address.
+/// An allocated address, with its last request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct AddressRecord {
@@ -133,7 +133,7 @@ pub(super) struct EndpointRecord {
     /// Default gateways, which the host proxies, once it has an interface.
     #[serde(default)]
     pub(super) gateways: Vec<IpAddr>,
-    /// Published ports.
+    /// Port mappings from the host to the container.
     #[serde(default)]
     pub(super) ports: Vec<Published>,
     /// Path of the container's network namespace, once it has an interface.

@@ -47,7 +47,7 @@ pub struct Config {
     pub namespace_profiles: bool,
     /// Settings for address allocation.
     pub ipam: IpamSettings,
-    /// Name servers of the configuration itself.
+    /// Name servers in the configuration (`dns`).
     pub dns: Dns,
     /// Arguments of the runtime (`runtimeConfig`).
     pub runtime: RuntimeConfig,

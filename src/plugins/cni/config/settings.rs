@@ -164,7 +164,7 @@ fn gateways(object: &Object<'_>) -> Result<Vec<IpAddr>, CniError> {
 /// Destination and level of logs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogSettings {
-    /// Destination.
+    /// Destination of log lines.
     pub target: LogTarget,
     /// Lowest level that is logged.
     pub level: tracing::Level,

@@ -50,7 +50,7 @@ pub struct Env {
     pub ifname: String,
     /// `CNI_PATH`: folders of plugins.
     pub path: Vec<PathBuf>,
-    /// `CNI_ARGS`, unparsed.
+    /// `CNI_ARGS`: arguments of the caller, unparsed.
     pub args: String,
 }
 

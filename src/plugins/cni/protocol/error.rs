@@ -43,7 +43,7 @@ pub mod code {
 /// Error of a call. Runtimes show little besides `msg`, so it contains the cause.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CniError {
-    /// One of [`code`].
+    /// Error code, one of [`code`].
     pub code: u32,
     /// Error text: the error, its place and the next step.
     pub msg: String,

@@ -28,7 +28,7 @@ use tortie_store::{Compare, Op, Txn};
 
 /// First pause; each further one is longer.
 const FIRST_PAUSE: Duration = Duration::from_millis(2);
-/// Maximum pause.
+/// Maximum pause between attempts.
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 /// Maximum time that dockerd may take to start a container.
 const PATIENCE: Duration = Duration::from_secs(120);
