@@ -4,7 +4,7 @@
 #   packaging/deb.sh PROGRAM [DIR]      writes DIR/tortie_VERSION_ARCH.deb (default: target) and prints its path
 #
 # It needs only dpkg-deb: cargo-deb would compile 150 crates for the same result, in CI and for every packager.
-# A static program (see docs/install.md) gives a package without dependencies. DEB_COMPRESS=none is for tests.
+# A static program (see docs/how-to/install.md) gives a package without dependencies. DEB_COMPRESS=none is for tests.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 program=$(realpath "${1:?packaging/deb.sh PROGRAM [DIR]}")

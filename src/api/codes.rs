@@ -1,6 +1,6 @@
 //! Every problem code of `status`, `doctor` and `migrate check`, and every reason for withholding or
 //! rejecting a route: one list, so that a code has the same meaning in `status`, `why`, metrics and
-//! docs/problems.md.
+//! docs/reference/problems.md.
 //!
 //! Codes are listed by severity: `status` shows the most severe first. `{}` in a next step is replaced by the
 //! subject: a session, a prefix, a key or an endpoint.
@@ -487,7 +487,7 @@ pub fn severity(name: &str) -> Severity {
     found.map_or_else(Severity::default, |code| code.severity)
 }
 
-/// Returns the content of docs/problems.md.
+/// Returns the content of docs/reference/problems.md.
 #[must_use]
 pub fn document() -> String {
     use fmt::Write as _;

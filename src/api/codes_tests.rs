@@ -1,4 +1,4 @@
-//! Tests that compare the list of codes with docs/problems.md and with the modules that report the codes.
+//! Tests that compare the list of codes with docs/reference/problems.md and with the modules that report them.
 
 use super::*;
 use tortie_engine::routing::{
