@@ -1,3 +1,5 @@
+//! Tests of the comparison: a host on which BIRD and Felix are in sync, and single deviations from it.
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 

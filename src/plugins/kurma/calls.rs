@@ -1,4 +1,4 @@
-//! The calls `add` and `del`.
+//! Kurma's calls `add` and `del`, which attach and detach a container.
 
 use std::time::{Duration, Instant};
 

@@ -1,3 +1,5 @@
+//! Tests of parsing a plugin's configuration, and of the addresses and names that result from it.
+
 use serde_json::{Value, json};
 
 use super::super::*;

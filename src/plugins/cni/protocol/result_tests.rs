@@ -1,3 +1,5 @@
+//! Tests of parsing and formatting results in all versions of the specification.
+
 use super::*;
 
 /// The examples that each version of the specification prints.
