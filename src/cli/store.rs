@@ -435,7 +435,7 @@ async fn import(globals: &Globals, file: &Path, raw: bool, allow_unknown: bool) 
     )
 }
 
-/// Rejects keys that this program does not know: they may be misspelt, and would have no effect.
+/// Rejects members and keys that Tortie does not read: they may be misspelt, and would have no effect.
 fn refuse_unknown(found: Vec<String>, allowed: bool) -> Result<(), Failure> {
     if allowed || found.is_empty() {
         return Ok(());
