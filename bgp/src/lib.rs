@@ -1,7 +1,9 @@
-//! A BGP-4 speaker as a library: it opens no socket, asks no clock, starts no thread and keeps no global.
+//! A BGP-4 speaker as a sans-IO library: it opens no socket, reads no clock, starts no thread and has no
+//! global state.
 //!
-//! The embedder feeds [`Input`]s with the current time into [`Speaker::handle`], asks [`Speaker::poll_event`] what
-//! to do, [`Speaker::poll_transmit`] which bytes to write, and [`Speaker::poll_timeout`] when to call again.
+//! The embedder passes each [`Input`] with the current time to [`Speaker::handle`]. It then takes actions
+//! from [`Speaker::poll_event`], octets to write from [`Speaker::poll_transmit`], and the time of the next
+//! call from [`Speaker::poll_timeout`].
 //!
 //! ```
 //! # use std::time::Instant;
@@ -17,14 +19,14 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The README has a longer example, what this crate promises, and what is proven with which daemon; `examples/speaker.rs`
-//! drives a speaker over TCP.
+//! The README has a longer example, the guarantees of this crate and the daemons that it is tested with.
+//! `examples/speaker.rs` drives a speaker over TCP.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
-// The tests in here share helpers with those outside, which know the crate by its name.
+// Unit tests and integration tests share helpers, which refer to the crate by its public name.
 #[cfg(test)]
 extern crate self as tortie_bgp;
 
@@ -44,7 +46,7 @@ mod speaker;
 mod types;
 pub mod wire;
 
-/// Compiles and runs the README's example.
+/// Compiles and runs the example of the README as a doc test.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

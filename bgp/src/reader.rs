@@ -1,8 +1,8 @@
-//! A cursor over octets for the formats of monitoring, whose errors name a place.
+//! A cursor over octets for the BMP and MRT decoders, whose errors report an offset.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// The octets left to read, and their offset.
+/// The unread octets and their offset in the input.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ByteReader<'a> {
     rest: &'a [u8],
@@ -10,12 +10,12 @@ pub(crate) struct ByteReader<'a> {
 }
 
 impl<'a> ByteReader<'a> {
-    /// Reads `rest`, whose first octet is number `at`.
+    /// Creates a reader of `rest`, whose first octet has offset `at`.
     pub(crate) fn new(rest: &'a [u8], at: usize) -> Self {
         Self { rest, at }
     }
 
-    /// The number of the next octet.
+    /// Returns the offset of the next octet.
     pub(crate) fn at(&self) -> usize {
         self.at
     }
@@ -60,7 +60,7 @@ impl<'a> ByteReader<'a> {
     }
 }
 
-/// Appends the octets of an address.
+/// Appends the octets of an address: 4 for IPv4, 16 for IPv6.
 pub(crate) fn write_ip(out: &mut Vec<u8>, ip: IpAddr) {
     match ip {
         IpAddr::V4(a) => out.extend_from_slice(&a.octets()),
@@ -68,7 +68,8 @@ pub(crate) fn write_ip(out: &mut Vec<u8>, ip: IpAddr) {
     }
 }
 
-/// Writes the length of what follows the four octets at `at`.
+/// Writes the 32-bit length field at offset `at`: the number of octets behind the field, up to the end of
+/// `out`.
 pub(crate) fn patch_len(out: &mut [u8], at: usize) {
     let len = u32::try_from(out.len().saturating_sub(at + 4)).unwrap_or(u32::MAX);
     if let Some(place) = out.get_mut(at..).and_then(<[u8]>::first_chunk_mut) {

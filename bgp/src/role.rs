@@ -1,14 +1,15 @@
-//! BGP roles: which may meet, and what they do to ONLY_TO_CUSTOMER (RFC 9234).
+//! BGP roles and the ONLY_TO_CUSTOMER attribute (RFC 9234): role check, leak detection, marking.
 //!
-//! All of it is named after our own role. Nothing of it acts on iBGP sessions: callers give no role there.
+//! All functions take the local role. Roles do not apply to iBGP sessions: callers pass `None` for these.
 
 use crate::attr::Attributes;
 use crate::wire::{ErrorCode, Notification, Role};
 
-/// Checks that the roles of both OPENs fit (RFC 9234 4.2). `strict`: the peer has to offer one.
+/// Checks that the roles in both OPENs are a valid pair (RFC 9234 4.2). With `strict`, the peer must send a
+/// role.
 ///
 /// # Errors
-/// Role Mismatch.
+/// Role Mismatch (OPEN Message Error, subcode 11).
 pub(crate) fn check(ours: Option<Role>, theirs: Option<Role>, strict: bool) -> Result<(), Notification> {
     let fits = match (ours, theirs) {
         (None, _) => true,
@@ -18,7 +19,7 @@ pub(crate) fn check(ours: Option<Role>, theirs: Option<Role>, strict: bool) -> R
     if fits { Ok(()) } else { Err(Notification::new(ErrorCode::ROLE_MISMATCH)) }
 }
 
-/// True if a received route is a leak (RFC 9234 5, ingress 1 and 2).
+/// Returns true if a received route is a leak (RFC 9234 5, ingress rules 1 and 2).
 pub(crate) fn is_leaked(ours: Option<Role>, peer_asn: u32, attributes: &Attributes) -> bool {
     match (ours, attributes.otc()) {
         (Some(Role::Provider | Role::RouteServer), Some(_)) => true,
@@ -27,26 +28,27 @@ pub(crate) fn is_leaked(ours: Option<Role>, peer_asn: u32, attributes: &Attribut
     }
 }
 
-/// Marks a received route as one for customers only (RFC 9234 5, ingress 3).
+/// Adds ONLY_TO_CUSTOMER to a received route where the local role requires it (RFC 9234 5, ingress rule 3).
 pub(crate) fn mark_received(ours: Option<Role>, peer_asn: u32, attributes: &mut Attributes) {
     if matches!(ours, Some(Role::Customer | Role::Peer | Role::RouteServerClient)) {
         mark(peer_asn, attributes);
     }
 }
 
-/// Marks a route that is sent as one for customers only (RFC 9234 5, egress 1).
+/// Adds ONLY_TO_CUSTOMER to a route to be announced where the local role requires it (RFC 9234 5, egress rule
+/// 1).
 pub(crate) fn mark_sent(ours: Option<Role>, our_asn: u32, attributes: &mut Attributes) {
     if matches!(ours, Some(Role::Provider | Role::Peer | Role::RouteServer)) {
         mark(our_asn, attributes);
     }
 }
 
-/// True if a route may be sent (RFC 9234 5, egress 2).
+/// Returns true if the route may be announced to the peer (RFC 9234 5, egress rule 2).
 pub(crate) fn may_send(ours: Option<Role>, attributes: &Attributes) -> bool {
     attributes.otc().is_none() || !matches!(ours, Some(Role::Customer | Role::Peer | Role::RouteServerClient))
 }
 
-/// The attribute is never changed once it is there.
+/// Sets ONLY_TO_CUSTOMER unless the route has it: an existing value must not be changed (RFC 9234 5).
 fn mark(asn: u32, attributes: &mut Attributes) {
     if attributes.otc().is_none() {
         attributes.edit_extra(|e| e.otc = Some(asn));
@@ -66,10 +68,11 @@ mod tests {
         a
     }
 
-    /// RFC 9234 5, rule by rule: for each role of ours what a route of AS 7 with this attribute becomes.
+    /// RFC 9234 5, ingress rules 1 to 3: expected leak result and OTC value for a route from AS 7, for each
+    /// local role.
     #[test]
     fn ingress() {
-        // (role of ours, attribute) -> leak, attribute afterwards.
+        // (local role, OTC received) -> (leak, OTC after marking).
         for (ours, otc, leak, after) in [
             (Role::Provider, None, false, None),
             (Role::Provider, Some(7), true, Some(7)),

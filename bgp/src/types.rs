@@ -1,9 +1,9 @@
-//! Small types that every part of the speaker uses.
+//! BGP identifier and address family, which all parts of the speaker use.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 
-/// A BGP identifier: four octets, not 0 (RFC 6286), written as a dotted quad.
+/// A BGP identifier: four octets, not 0 (RFC 6286). Text form: dotted quad.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RouterId(pub u32);
 
@@ -30,10 +30,10 @@ pub enum Family {
 }
 
 impl Family {
-    /// Both, in AFI order.
+    /// Both families, in AFI order.
     pub const ALL: [Self; 2] = [Self::Ipv4Unicast, Self::Ipv6Unicast];
 
-    /// The unicast family of an address.
+    /// Returns the unicast family of an address.
     #[must_use]
     pub fn of(address: IpAddr) -> Self {
         match address {
@@ -42,7 +42,7 @@ impl Family {
         }
     }
 
-    /// The family of AFI and SAFI, if this speaker carries it.
+    /// Returns the family with this AFI and SAFI, or `None` if this speaker does not carry it.
     #[must_use]
     pub fn from_codes(afi: u16, safi: u8) -> Option<Self> {
         match (afi, safi) {
@@ -52,7 +52,7 @@ impl Family {
         }
     }
 
-    /// AFI.
+    /// Returns the AFI (IANA "Address Family Numbers"): 1 or 2.
     #[must_use]
     pub fn afi(self) -> u16 {
         match self {
@@ -61,13 +61,13 @@ impl Family {
         }
     }
 
-    /// SAFI.
+    /// Returns the SAFI: always 1, unicast.
     #[must_use]
     pub fn safi(self) -> u8 {
         1
     }
 
-    /// Index into per-family arrays: 0 or 1.
+    /// Returns the index into per-family arrays: 0 for IPv4, 1 for IPv6.
     #[must_use]
     pub fn index(self) -> usize {
         match self {
@@ -76,7 +76,7 @@ impl Family {
         }
     }
 
-    /// `ipv4` or `ipv6`.
+    /// Returns the family as text: `ipv4` or `ipv6`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -86,6 +86,6 @@ impl Family {
     }
 }
 
-/// Logs, rings and pages of tables are tiny where they are tested: a few routes fill them, and whoever reads little falls
-/// behind.
+/// True under test and fuzzing, where logs, rings and table pages are tiny: a few routes fill them, and a
+/// slow reader falls behind.
 pub(crate) const TINY: bool = cfg!(any(test, fuzzing));

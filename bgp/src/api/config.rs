@@ -9,28 +9,29 @@ use tortie_net::{Cidr, HashKey};
 use crate::types::{Family, RouterId};
 use crate::wire::{Families, Role};
 
-/// Configuration of the speaker.
+/// Configuration of the speaker as a whole.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GlobalConfig {
-    /// The local AS (RFC 6793: four octets), not 0.
+    /// Local AS number, not 0; four octets (RFC 6793).
     pub asn: u32,
-    /// The BGP identifier (RFC 6286), not 0.
+    /// BGP identifier (RFC 6286), not 0.
     pub router_id: RouterId,
-    /// Restart time that is advertised with RFC 4724, in whole seconds (at most 4095).
+    /// Restart time to advertise (RFC 4724), in whole seconds, at most 4,095.
     pub restart_time: Duration,
-    /// This start is a restart whose forwarding state was kept: R bit set, and F bit for the families named.
-    /// `None`: a first start, R bit clear.
+    /// `Some` after a restart that preserved forwarding state: the R bit is set, and the F bit for the
+    /// families listed. `None` for a first start: the R bit is clear.
     pub restarting: Option<Vec<Family>>,
-    /// How many paths share the load of a prefix, and which.
+    /// Selection and maximum number of ECMP paths.
     pub multipath: Multipath,
-    /// Key of the hash tables of what peers choose: prefixes, attributes, next hops. It counts when the speaker is made, and changes
-    /// nothing that the speaker says or does.
+    /// Key of the hash tables whose entries peers choose: prefixes, attributes, next hops. It is read once,
+    /// when the speaker is created, and has no effect on protocol behaviour.
     pub hash_key: HashKey,
 }
 
 impl GlobalConfig {
-    /// A first start with a restart time of 120 s, on which all paths share the load that may. The hash key is one that everybody knows:
-    /// who has peers of others puts a random one ([`HashKey::random`]) in its place, or a peer can make the tables slow.
+    /// Returns the configuration of a first start, with a restart time of 120 s and ECMP over all eligible
+    /// paths. The hash key is a public constant: set [`GlobalConfig::hash_key`] to [`HashKey::random`] if
+    /// peers are not trusted, or a peer can slow the tables down with colliding entries.
     #[must_use]
     pub fn new(asn: u32, router_id: RouterId) -> Self {
         let restart_time = Duration::from_secs(120);
@@ -45,122 +46,129 @@ impl GlobalConfig {
     }
 }
 
-/// Which paths are used together with the best one (ECMP): those that tie with it in the decision process (RFC 4271 9.1.2.2) up to
-/// the comparison of BGP identifiers, and the following of them.
+/// Selection of the paths that share load with the best path (ECMP). Candidates tie with it in the decision
+/// process (RFC 4271 9.1.2.2) up to, but not including, the comparison of BGP identifiers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Multipath {
-    /// Most next hops of a prefix, at least 1: that of the best path, then those of the paths that come next in the
-    /// decision. `None`: all.
+    /// Maximum number of next hops per prefix, at least 1: that of the best path, then those of the next
+    /// paths in the order of the decision process. `None`: no limit.
     pub max: Option<u16>,
-    /// The AS_PATHs need not be equal, only of equal length.
+    /// AS_PATHs need only be of equal length, not equal (`multipath-relax`).
     pub relax: bool,
 }
 
 impl Default for Multipath {
-    /// All, whatever their AS_PATHs.
+    /// Returns the setting without a limit and with `relax`.
     fn default() -> Self {
         Self { max: None, relax: true }
     }
 }
 
-/// Which end dials first; both ends of a session accept at any time.
+/// Policy for dialling. Incoming connections are accepted in all cases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Dial {
-    /// At once.
+    /// Dial at once.
     #[default]
     Now,
-    /// After this delay, and only when no session came up until then.
+    /// Dial after this delay, unless a session has come up before.
     After(Duration),
-    /// Never.
+    /// Never dial (passive).
     Passive,
 }
 
-/// How the next hop of announced routes is chosen (RFC 4271 5.1.3).
+/// Next hop of announced routes (RFC 4271 5.1.3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum NextHopMode {
-    /// Self, except on reflected routes, which keep theirs.
+    /// The local address; reflected routes keep their next hop.
     #[default]
     Auto,
-    /// Always the local address.
+    /// The local address, for reflected routes too.
     Own,
-    /// Keep what was received, also towards eBGP peers.
+    /// The received next hop, towards eBGP peers too.
     Keep,
 }
 
-/// One peer. A change of a field moves only the sessions of this peer, and resets them only where the OPEN or the
-/// transport would differ.
+/// Configuration of one peer. A change affects only the sessions of this peer, and resets them only where the
+/// OPEN or the transport would differ ([`PeerConfig::needs_reset`]).
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PeerConfig {
-    /// Address and port to dial; incoming connections are matched by address. A link-local address needs its scope id
-    /// (RFC 4007): next hops on such a session are on that link.
+    /// Address and port to dial. Incoming connections are matched by address only. A link-local address needs
+    /// its scope id (RFC 4007). Link-local next hops on such a session belong to that link.
     pub remote: SocketAddr,
-    /// Local address to dial from; `None`: the kernel chooses one.
+    /// Local address to dial from. `None`: the kernel selects one.
     pub local: Option<IpAddr>,
-    /// The peer's AS, or [`ANY_EXTERNAL`].
+    /// AS number of the peer, or [`ANY_EXTERNAL`].
     pub asn: u32,
-    /// Another local AS towards this peer, else the global one.
+    /// Local AS number towards this peer. `None`: [`GlobalConfig::asn`].
     pub local_asn: Option<u32>,
-    /// Families to offer; a session carries those that both ends offer.
+    /// Families to offer. A session carries those that both ends offer.
     pub families: Vec<Family>,
-    /// Which end dials first.
+    /// Policy for dialling.
     pub dial: Dial,
-    /// Administratively down: it is not dialled, sessions end and connections are refused with Cease 2 (RFC 4486) and this
-    /// shutdown communication (RFC 9003; at most 255 octets, empty: none).
+    /// Administrative shutdown (`Some`): the peer is not dialled, sessions end and connections are refused
+    /// with Cease subcode 2 (RFC 4486) and this shutdown communication (RFC 9003: at most 255 octets; if
+    /// empty, none is sent).
     pub shutdown: Option<Arc<str>>,
-    /// Hold time to propose; 0 or at least 3 s (RFC 4271 4.2).
+    /// Hold time to propose, in whole seconds: 0, or at least 3 (RFC 4271 4.2).
     pub hold_time: Duration,
-    /// Keepalive interval; `None`: a third of the negotiated hold time.
+    /// Keepalive interval. `None`: a third of the negotiated hold time.
     pub keepalive: Option<Duration>,
-    /// Next hop rule.
+    /// Next hop of announced routes.
     pub next_hop: NextHopMode,
-    /// Own next hop of IPv4 routes where the session's own address is of the other family (dual stack over one session), or of a
-    /// link; `None`: see RFC 4760 and RFC 8950 rules. The next hop of the session's family is the session's own address.
+    /// Next hop of announced IPv4 routes where the local address of the session is IPv6 (dual stack over one
+    /// session) or link-local. `None`: chosen by the rules of RFC 4760 and RFC 8950. For the family of the
+    /// session itself, the local address of the session is used.
     pub local_v4: Option<IpAddr>,
-    /// See `local_v4`.
+    /// Next hop of announced IPv6 routes; see [`PeerConfig::local_v4`].
     pub local_v6: Option<IpAddr>,
-    /// We reflect for this peer (RFC 4456) with this cluster id.
+    /// Cluster id if the peer is a client of this route reflector (RFC 4456).
     pub reflector_client: Option<u32>,
-    /// How often the own AS may stand in a received path (allowas-in).
+    /// Number of occurrences of the local AS accepted in a received AS_PATH (`allowas-in`).
     pub allow_own_as: u8,
-    /// Offer graceful restart (RFC 4724) with this restart time; `None`: the global one.
+    /// Offers graceful restart (RFC 4724) with this restart time, in whole seconds. `None`:
+    /// [`GlobalConfig::restart_time`].
     pub restart_time: Option<Duration>,
-    /// Offer long-lived graceful restart (RFC 9494) with this time, in whole seconds (at most 16,777,215), and keep the
-    /// peer's routes for what it offers, at most as long. `None`: neither.
+    /// Offers long-lived graceful restart (RFC 9494) with this stale time, in whole seconds, at most
+    /// 16,777,215. It is also the upper limit on how long the peer's routes are kept. `None`: not offered,
+    /// and no routes are kept.
     pub long_lived_restart_time: Option<Duration>,
-    /// Offer extended messages (RFC 8654).
+    /// Offers extended messages (RFC 8654).
     pub extended_messages: bool,
-    /// Offer to take several paths of a prefix (RFC 7911).
+    /// Offers to receive several paths per prefix (RFC 7911).
     pub add_path_receive: bool,
-    /// Paths of a prefix to send where the peer takes several (RFC 7911): 1 to [`ADD_PATH_MAX`], in the order of the
-    /// decision process. 0: not offered.
+    /// Number of paths per prefix to send to a peer that accepts several (RFC 7911): 1 to [`ADD_PATH_MAX`],
+    /// in the order of the decision process. 0: not offered.
     pub add_path_send: u8,
-    /// How many routes the peer may announce in a family. With several paths of a prefix (RFC 7911) each counts, as with
-    /// BIRD, FRR, GoBGP and OpenBGPD.
+    /// Limit on the routes that the peer may announce, per family. With add-path (RFC 7911) each path counts,
+    /// as in BIRD, FRR, GoBGP and OpenBGPD.
     pub max_prefixes: Option<PrefixLimit>,
-    /// How many prefixes are announced to the peer in a family; more ends the session with Cease 1 before they are sent,
-    /// and it is left alone for a minute: a filter is missing, and the peer must not learn of it.
+    /// Limit on the prefixes announced to the peer, per family. If an export would exceed it, the session
+    /// ends with Cease subcode 1 before the prefixes are sent, and the peer is not dialled or accepted for a
+    /// minute: the likely cause is a missing filter, and the peer must not receive the leak.
     pub max_prefixes_out: Option<u32>,
-    /// How long nothing may be sent before the peer counts as dead (RFC 9687), at least the negotiated hold time. `None`:
-    /// the greater of eight minutes and twice the hold time.
+    /// Send hold time (RFC 9687): the peer counts as dead if nothing could be sent for this long. At least
+    /// the negotiated hold time. `None`: the greater of 8 minutes and twice the hold time.
     pub send_hold_time: Option<Duration>,
-    /// Distinguishes peers for policy; two peers with equal class and equal session parameters share an update group.
+    /// Class of the peer for export policy. Two peers with the same class and the same session parameters
+    /// share an update group.
     pub policy_class: u64,
-    /// Our role on the session (RFC 9234). It acts on eBGP sessions only: it is offered, has to fit the peer's, and routes
-    /// are marked with and judged by ONLY_TO_CUSTOMER (section 5).
+    /// Local role on the session (RFC 9234). Applies to eBGP sessions only: it is sent in the OPEN, must pair
+    /// with the role of the peer, and decides on ONLY_TO_CUSTOMER (section 5).
     pub role: Option<Role>,
-    /// Refuse an eBGP peer that offers no role (RFC 9234 4.2, strict mode). Without a role of ours it does nothing.
+    /// Refuses an eBGP peer that sends no role (strict mode, RFC 9234 4.2). No effect without a local role.
     pub role_strict: bool,
-    /// The embedder's policy was written with this peer in mind. Without that an eBGP peer is neither taken routes from
-    /// nor sent any, while End-of-RIB is sent all the same (RFC 8212). iBGP peers do not need it.
+    /// States that the embedder's policy covers this peer. If false, no routes are accepted from or announced
+    /// to an eBGP peer, but End-of-RIB is still sent (RFC 8212). No effect on iBGP peers.
     pub ebgp_policy: bool,
-    /// Text of the peer's name, for reports only.
+    /// Name of the peer, for reports only.
     pub name: Arc<str>,
 }
 
 impl PeerConfig {
-    /// A peer that is dialled at once and carries IPv4 unicast, with a hold time of 90 s, without any option, and (see
-    /// [`PeerConfig::ebgp_policy`]) closed when it is an eBGP peer. Its name is its address.
+    /// Returns a peer that is dialled at once and carries IPv4 unicast, with a hold time of 90 s and no
+    /// options. If it is an eBGP peer, it exchanges no routes until [`PeerConfig::ebgp_policy`] is set. Its
+    /// name is its address.
     #[must_use]
     pub fn new(remote: SocketAddr, asn: u32) -> Self {
         Self {
@@ -194,7 +202,8 @@ impl PeerConfig {
         }
     }
 
-    /// Whether a session ends when `new` takes the place of this configuration: OPEN or transport would be others.
+    /// Returns true if replacing this configuration with `new` ends the session, because the OPEN or the
+    /// transport would differ.
     #[must_use]
     pub fn needs_reset(&self, new: &Self) -> bool {
         let key = |c: &Self| {
@@ -216,7 +225,8 @@ impl PeerConfig {
         key(self) != key(new)
     }
 
-    /// This configuration with OPEN and transport of another one, in whose place it ends no session.
+    /// Returns this configuration with the OPEN and transport parameters of `other`, so that replacing
+    /// `other` with it ends no session.
     #[must_use]
     pub fn with_session_of(self, other: &Self) -> Self {
         Self {
@@ -238,26 +248,26 @@ impl PeerConfig {
     }
 }
 
-/// Addresses from which sessions are taken although no peer is configured there: dynamic neighbours, or listen ranges. Each
-/// that comes makes a peer, which is never dialled, and which is forgotten when its session is over and none of its routes
-/// is kept (RFC 4724 4.2).
+/// A range of addresses whose connections are accepted without a configured peer (dynamic neighbours, `listen
+/// range`). Each connecting address becomes a dynamic peer. It is never dialled, and it is removed when its
+/// session is over and none of its routes is kept (RFC 4724 4.2).
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RangeConfig {
-    /// The addresses. Of several ranges that hold an address the one with the longest prefix counts; a configured peer
-    /// counts before all ranges.
+    /// Prefix of accepted addresses. Where ranges overlap, the longest prefix applies. A configured peer
+    /// takes precedence over all ranges.
     pub prefix: Cidr,
-    /// Peers at one time, those included that are coming up and those whose routes are kept. Further connections are told
-    /// Cease 5 (RFC 4486).
+    /// Maximum number of dynamic peers at a time, including peers that are connecting and peers whose stale
+    /// routes are kept. Further connections are refused with Cease subcode 5 (RFC 4486).
     pub max_peers: u32,
-    /// Configuration of its peers. Each gets the address that it comes from, and that behind `name` as its name;
-    /// `remote` (but for the port that is shown) and `dial` do not count.
+    /// Template of the dynamic peers. The address of each peer comes from its connection, and is appended to
+    /// `name` as its name. `remote` (except for the port shown) and `dial` are ignored.
     pub peer: PeerConfig,
 }
 
 impl RangeConfig {
-    /// A range of at most 100 peers of this AS (or [`ANY_EXTERNAL`]), as [`PeerConfig::new`] makes them, in the unicast
-    /// family of the prefix. Their names are their addresses.
+    /// Returns a range of at most 100 peers of this AS (or [`ANY_EXTERNAL`]), with the defaults of
+    /// [`PeerConfig::new`] and the unicast family of the prefix. Peers are named by their addresses.
     #[must_use]
     pub fn new(prefix: Cidr, asn: u32) -> Self {
         let mut peer = PeerConfig::new(SocketAddr::new(prefix.addr(), 179), asn);
@@ -268,27 +278,28 @@ impl RangeConfig {
     }
 }
 
-/// As [`PeerConfig::asn`]: any AS but our own towards the peer; which, its OPEN says.
+/// Value of [`PeerConfig::asn`] that accepts any AS other than the local one. The OPEN of the peer decides.
 pub const ANY_EXTERNAL: u32 = 0;
 
-/// Most paths of a prefix that are sent to a peer (RFC 7911).
+/// Maximum of [`PeerConfig::add_path_send`]: paths per prefix sent to a peer (RFC 7911).
 pub const ADD_PATH_MAX: u8 = 8;
 
-/// A limit of received prefixes.
+/// Limit on the prefixes received from a peer, per family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PrefixLimit {
-    /// More than these in a family end the session with Cease 1 (RFC 4486), family and limit in its data.
+    /// Maximum number per family. More end the session with Cease subcode 1 (RFC 4486), with family and limit
+    /// in the data.
     pub max: u32,
-    /// From this share of `max` on, in percent, [`Event::PrefixWarning`](crate::Event::PrefixWarning) is given once;
-    /// `None`: never.
+    /// Share of `max`, in percent, at which [`Event::PrefixWarning`](crate::Event::PrefixWarning) is
+    /// reported. `None`: no warning.
     pub warn: Option<u8>,
-    /// How long the peer is neither dialled nor let in after that.
+    /// Time after such a reset during which the peer is neither dialled nor accepted.
     pub restart: Duration,
 }
 
 impl PrefixLimit {
-    /// A limit that warns at three quarters, and a minute until the next session.
+    /// Returns a limit with a warning at 75 % and a restart time of 60 s.
     #[must_use]
     pub fn new(max: u32) -> Self {
         Self { max, warn: Some(75), restart: Duration::from_secs(60) }

@@ -1,4 +1,4 @@
-//! Inputs and events of a [`Speaker`](crate::Speaker): the contract with the embedder.
+//! Inputs and events of a [`Speaker`](crate::Speaker): its interface to the embedder.
 
 mod config;
 mod policy;
@@ -19,86 +19,89 @@ pub use config::{
 pub use policy::{Export, Import, PeerView, Policy, PolicyHandle, RouteView};
 pub use query::*;
 
-/// A configured peer; chosen by the embedder below 2^31, never reused for another peer while the speaker lives. The speaker
-/// itself names peers that come from a range from 2^31 on.
+/// Identifier of a peer. The embedder chooses those of configured peers, below 2^31, and never reuses one for
+/// another peer in the lifetime of the speaker. The speaker assigns those of dynamic peers, from 2^31 up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PeerId(pub u32);
 
 impl PeerId {
     pub(crate) const DYNAMIC: u32 = 1 << 31;
 
-    /// A peer that came from a range ([`Input::Range`]).
+    /// Returns true for a dynamic peer, which connected from a range ([`Input::Range`]).
     #[must_use]
     pub fn is_dynamic(self) -> bool {
         self.0 >= Self::DYNAMIC
     }
 }
 
-/// A range of addresses from which sessions are taken; chosen by the embedder.
+/// Identifier of a range of dynamic peers, chosen by the embedder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RangeId(pub u32);
 
-/// One TCP connection; chosen by the embedder, never reused while the speaker lives.
+/// Identifier of one TCP connection. The embedder chooses it and never reuses it in the lifetime of the
+/// speaker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnId(pub u64);
 
-/// An opaque mark that the embedder puts on an input and finds again on what follows from it (a change id).
+/// Opaque marker of an input, such as a change id. The embedder sets it and receives it again with the
+/// results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Tag(pub u64);
 
-/// A route that this speaker originates; by default without communities.
+/// Attributes of a route that this speaker originates. The default has no communities.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Origination {
     /// Communities (RFC 1997) to attach.
     pub communities: Vec<u32>,
     /// Large communities (RFC 8092) to attach.
     pub large_communities: Vec<[u32; 3]>,
-    /// Opaque to the speaker, handed to [`Policy::export`] (what kind of local route this is).
+    /// Type of local route, passed to [`Policy::export`]; the speaker does not interpret it.
     pub kind: u32,
-    /// Mark for what follows.
+    /// Marker of the changes that this origination causes ([`BestChange::tag`]).
     pub tag: Tag,
 }
 
-/// The resolution of a next hop by the embedder.
+/// Resolution of a next hop, supplied by the embedder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NextHopState {
-    /// Reachable; the metric is the IGP step of the decision (RFC 4271 9.1.2.2 e).
+    /// The next hop is reachable.
     Reachable {
-        /// Lower is better.
+        /// Interior cost in the decision process (RFC 4271 9.1.2.2 e). Lower is better.
         metric: u32,
-        /// On a connected network.
+        /// The next hop is on a connected network.
         on_link: bool,
     },
-    /// No route to it: paths through it are unusable.
+    /// No route to the next hop: paths through it are unusable.
     Unreachable,
 }
 
-/// What is announced before maintenance (RFC 8326). Unless it is off, what eBGP peers announce is used last: with local
-/// preference 0, and passed on with GRACEFUL_SHUTDOWN (4.2).
+/// Graceful shutdown before maintenance (RFC 8326). In any mode other than `Off`, routes received from eBGP
+/// peers get LOCAL_PREF 0 and are passed on with the GRACEFUL_SHUTDOWN community (section 4.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Drain {
-    /// Nothing: all is as usual.
+    /// No maintenance.
     #[default]
     Off,
-    /// All routes are announced with GRACEFUL_SHUTDOWN, inside the AS with local preference 0 too: traffic goes elsewhere
-    /// where there is an elsewhere.
+    /// All routes are announced with the GRACEFUL_SHUTDOWN community, towards iBGP peers also with LOCAL_PREF
+    /// 0. Traffic moves to other paths where these exist.
     Announce,
-    /// All routes are withdrawn; sessions stay.
+    /// All routes are withdrawn. Sessions stay up.
     Withdraw,
 }
 
-/// How a session is to be reset.
+/// Method of a session reset.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reset {
-    /// Cease 4 with this shutdown communication (RFC 9003; at most 255 octets, empty: none), and dial again.
+    /// Ends the session with Cease subcode 4 and this shutdown communication (RFC 9003: at most 255 octets;
+    /// if empty, none is sent), then dials again.
     Hard(String),
-    /// Ask the peer for its routes again (RFC 2918).
+    /// Requests the routes of the peer again with ROUTE-REFRESH (RFC 2918).
     SoftIn,
-    /// Send all routes again.
+    /// Sends all routes to the peer again.
     SoftOut,
 }
 
-/// An event from outside.
+/// An input of the speaker: configuration, transport events, requests, time.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Input<'a> {
@@ -106,192 +109,198 @@ pub enum Input<'a> {
     /// which was handed over as [`Input::Data`], and may be earlier than that of other inputs: hold and restart timers are judged
     /// by it alone, because after a pause of the process the octets that came meanwhile wait in the sockets.
     Tick,
-    /// The global configuration; a changed AS or router id resets the sessions whose OPEN it changes.
+    /// The global configuration. A changed AS or router id resets the sessions whose OPEN it changes.
     Global(GlobalConfig),
     /// A new or changed peer.
     Peer(PeerId, Box<PeerConfig>),
-    /// The peer is gone: Cease 3 (de-configured).
+    /// Removes a peer. Its session ends with Cease subcode 3 (de-configured).
     RemovePeer(PeerId),
-    /// A new or changed range. Its peers follow what changes no OPEN; for any other change of what they have in common, and
-    /// where it is no longer the range of their address, they are removed (Cease 3) and may come again.
+    /// A new or changed range. Its dynamic peers adopt changes that leave the OPEN equal. They are removed
+    /// (Cease subcode 3), and may reconnect, if another parameter changes or if their address no longer
+    /// belongs to this range.
     Range(RangeId, Box<RangeConfig>),
-    /// The range is gone, and so are its peers: Cease 3 (de-configured).
+    /// Removes a range and its dynamic peers, whose sessions end with Cease subcode 3 (de-configured).
     RemoveRange(RangeId),
-    /// Decide anew with this policy; routes are re-evaluated in slices, sessions stay.
+    /// Replaces the policy. All routes are re-evaluated in bounded slices. Sessions stay up.
     Policy(PolicyHandle),
-    /// The same for a policy that answers otherwise about these prefixes alone: only they are decided anew, at once.
+    /// Replaces the policy by one whose answers differ for these prefixes only. They are re-evaluated at
+    /// once, and no others.
     PolicyAbout(PolicyHandle, &'a [Cidr]),
-    /// Local routes that come (`Some`) and go (`None`).
+    /// Local routes to originate (`Some`) or withdraw (`None`).
     Local(&'a [(Cidr, Option<Origination>)]),
-    /// All local routes of the start have been given: End-of-RIB may be sent after them. Nothing is sent before.
+    /// All local routes of the start have been passed in. No route and no End-of-RIB is sent before this
+    /// input.
     LocalReady,
-    /// A tracked next hop changed.
+    /// New state of a tracked next hop.
     NextHop(ScopedAddr, NextHopState),
-    /// The state of a tracked next hop for routes to these prefixes, replacing what was said of it before; for all others [`Input::NextHop`]
-    /// counts. A next hop may be reached by a learned route, on which a route to the same prefix must not rest (RFC 4271
-    /// 9.1.2.1): without its own prefix it is reached otherwise, or not at all.
+    /// State of a tracked next hop for routes to the listed prefixes, which replaces the list passed before.
+    /// For all other prefixes [`Input::NextHop`] applies. Reason: a next hop may resolve through a learned
+    /// route, and a route to that same prefix must not depend on itself (RFC 4271 9.1.2.1). Without it, the
+    /// next hop resolves differently or not at all.
     NextHopWithin(ScopedAddr, Vec<(Cidr, NextHopState)>),
-    /// The answer to [`Event::Dial`].
+    /// Successful answer to [`Event::Dial`].
     Dialled {
-        /// The peer that was dialled.
+        /// The peer dialled.
         peer: PeerId,
-        /// The new connection.
+        /// Identifier of the new connection.
         conn: ConnId,
-        /// Our end.
+        /// Local address and port.
         local: SocketAddr,
-        /// Their end.
+        /// Remote address and port.
         remote: SocketAddr,
     },
-    /// The other answer to [`Event::Dial`].
+    /// Answer to [`Event::Dial`] after a failed connect.
     DialFailed {
-        /// The peer that was dialled.
+        /// The peer dialled.
         peer: PeerId,
-        /// In words, shown to people.
+        /// Error text for reports.
         error: String,
     },
-    /// A connection came in.
+    /// An incoming connection was accepted.
     Accepted {
-        /// The new connection.
+        /// Identifier of the new connection.
         conn: ConnId,
-        /// Our end.
+        /// Local address and port.
         local: SocketAddr,
-        /// Their end.
+        /// Remote address and port.
         remote: SocketAddr,
     },
-    /// Bytes were read; never more than [`Speaker::read_room`](crate::Speaker::read_room).
+    /// Octets read from a connection; never more than [`Speaker::read_room`](crate::Speaker::read_room).
     Data(ConnId, &'a [u8]),
-    /// The connection ended from outside (end of file, reset, write error).
+    /// The transport ended the connection (end of file, reset, write error), with the error text.
     Closed(ConnId, String),
-    /// Somebody asks for a reset.
+    /// An operator requests a reset.
     Reset(PeerId, Reset),
-    /// Maintenance of this peer begins or ends; `None`: of all, also of those to come.
+    /// Starts or ends maintenance of this peer. `None`: of all peers, including later ones.
     Drain(Option<PeerId>, Drain),
-    /// BFD lost this peer after it had reached it (RFC 5882): a session ends with Cease 10 (RFC 9384), and its routes go
-    /// at once, whatever was agreed on graceful restart. Routes that are kept because the peer restarts already stay,
-    /// unless its BFD is independent of its control plane (the C bit, RFC 5882 4.3).
+    /// BFD declares the peer down after it was up (RFC 5882). The session ends with Cease subcode 10 (RFC
+    /// 9384), and its routes are removed at once, without graceful restart. Stale routes that are kept for a
+    /// restarting peer stay, unless its BFD is independent of its control plane (C bit, RFC 5882 4.3).
     BfdDown {
-        /// The peer.
+        /// The peer that BFD lost.
         peer: PeerId,
-        /// The diagnostic in words.
+        /// BFD diagnostic as text.
         text: String,
-        /// The peer's C bit.
+        /// C bit of the peer: its BFD is independent of its control plane.
         independent: bool,
     },
-    /// The link to this peer is gone: its connections end without NOTIFICATION, which nobody would get, and none of its routes
-    /// is kept, whatever was agreed on graceful restart: nothing is forwarded over that link, and a router that is back with it
-    /// may have been without power.
+    /// The link to this peer is down. Its connections close without a NOTIFICATION, which could not be
+    /// delivered. None of its routes is kept, even with graceful restart: the link forwards nothing, and a
+    /// router that returns with the link may have lost power and its forwarding state.
     LinkDown {
-        /// The peer.
+        /// The peer behind the link.
         peer: PeerId,
-        /// In words, shown to people.
+        /// Description for reports.
         text: String,
     },
-    /// The link to this peer is there again after [`Input::LinkDown`]: what failed meanwhile says nothing, so that it is
-    /// dialled at once, where it is dialled at all.
+    /// The link to this peer is up again after [`Input::LinkDown`]. Failures during the outage do not count:
+    /// the peer is dialled at once, unless it is passive or shut down.
     LinkUp(PeerId),
-    /// There is evidence that this peer, which has no session, does not forward: routes that are kept because it restarts go
-    /// (RFC 4724 4.2 keeps them for a peer that goes on forwarding).
+    /// Evidence that a peer without a session has stopped forwarding. Its stale routes are removed: RFC 4724
+    /// 4.2 keeps them only for a peer that preserves forwarding.
     NotForwarding(PeerId),
-    /// The process stops. `graceful`: close TCP without NOTIFICATION so that helpers keep our routes (RFC 4724);
-    /// else Cease 2 with the text (RFC 9003).
+    /// The process stops. With `graceful`, TCP connections close without a NOTIFICATION, so that helpers keep
+    /// our routes (RFC 4724). Otherwise sessions end with Cease subcode 2 and the text (RFC 9003).
     Shutdown {
-        /// Keep our routes at helpers.
+        /// Leaves the routes in place on helper routers.
         graceful: bool,
-        /// Shutdown communication, at most 255 octets.
+        /// Shutdown communication, at most 255 octets; unused if `graceful`.
         text: String,
     },
 }
 
-/// An action that the embedder has to take, or news for it.
+/// An action for the embedder, or a report to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
     /// Dial this peer; answer with [`Input::Dialled`] or [`Input::DialFailed`].
     Dial(PeerId),
-    /// Bytes wait for this connection: call [`Speaker::poll_transmit`](crate::Speaker::poll_transmit) when it can be written.
+    /// Octets are ready for this connection: call [`Speaker::poll_transmit`](crate::Speaker::poll_transmit)
+    /// when it is writable.
     WantWrite(ConnId),
-    /// Close once everything from `poll_transmit` is written; the connection is unknown from now on.
+    /// Close this connection after everything from `poll_transmit` is written. Its id is no longer valid.
     Close(ConnId),
-    /// A peer came from a range; reported before anything else of it.
+    /// A dynamic peer was created from a range; reported before any other event of it.
     DynamicPeer {
-        /// Its id, given by the speaker.
+        /// Identifier, assigned by the speaker.
         peer: PeerId,
-        /// Where it came from.
+        /// The range that contains its address.
         range: RangeId,
-        /// Its name.
+        /// Name: that of the range's template with the address appended.
         name: Arc<str>,
         /// Its address; the port is that of [`RangeConfig::peer`].
         remote: SocketAddr,
     },
-    /// A peer that came from a range is forgotten: nothing more is reported of it.
+    /// A dynamic peer was removed. No further event refers to it.
     DynamicPeerGone(PeerId),
-    /// A peer changed its state.
+    /// A peer changed its FSM state.
     State {
-        /// Which.
+        /// The peer.
         peer: PeerId,
-        /// Before.
+        /// The previous state.
         from: State,
-        /// Now.
+        /// The new state.
         to: State,
-        /// Why, when a session or an attempt ended.
+        /// Reason, if a session or an attempt ended.
         down: Option<Down>,
     },
-    /// Resolve this next hop and follow it: [`Input::NextHop`] at once and at each change.
+    /// Resolve this next hop and track it: answer with [`Input::NextHop`] at once and at each change.
     TrackNextHop(ScopedAddr),
-    /// No path uses it any more.
+    /// No path uses this next hop any more: stop tracking it.
     UntrackNextHop(ScopedAddr),
-    /// The set of changed best paths is no longer empty: [`Speaker::take_best`](crate::Speaker::take_best).
+    /// The set of changed best paths is no longer empty: call
+    /// [`Speaker::take_best`](crate::Speaker::take_best).
     BestChanged,
     /// Counts of a batch of UPDATEs from one peer.
     Learned {
-        /// From whom.
+        /// The peer that sent them.
         peer: PeerId,
-        /// Prefixes announced or replaced.
+        /// Number of prefixes announced, including replacements.
         announced: u32,
-        /// Prefixes withdrawn.
+        /// Number of prefixes withdrawn.
         withdrawn: u32,
-        /// Announcements refused by import policy or loop checks.
+        /// Number of announcements rejected by import policy or loop checks.
         rejected: u32,
-        /// UPDATEs that were treated as withdrawals (RFC 7606).
+        /// Number of UPDATEs handled as treat-as-withdraw (RFC 7606 2).
         malformed: u32,
     },
-    /// A peer announces nearly as many prefixes as it may ([`PrefixLimit::warn`]); given again only when they had become
-    /// fewer.
+    /// The number of routes of a peer reached the warning threshold ([`PrefixLimit::warn`]). Reported again
+    /// only after it was below the threshold in between.
     PrefixWarning {
-        /// Which.
+        /// The peer.
         peer: PeerId,
-        /// In this family.
+        /// The family of the limit.
         family: Family,
-        /// So many.
+        /// Number of routes received.
         received: u32,
-        /// Of so many.
+        /// The limit, [`PrefixLimit::max`].
         max: u32,
     },
-    /// Every peer that is up sent End-of-RIB, or the deferral time ended: routes kept over the restart that were not
-    /// learned again can be swept (RFC 4724 4.1).
+    /// Every peer in Established has sent End-of-RIB, or the deferral time has ended. Forwarding entries that
+    /// were preserved over the restart and not learned again can now be removed (RFC 4724 4.1).
     RestartDone,
 }
 
-/// RFC 4271 8.2.2.
+/// A state of the finite state machine (RFC 4271 8.2.2).
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum State {
-    /// Refuses connections, tries none.
+    /// Refuses connections and does not dial.
     Idle,
-    /// Dials.
+    /// Opens a TCP connection.
     Connect,
-    /// Waits to dial again, listens.
+    /// Waits for the next dial and accepts connections.
     Active,
-    /// OPEN sent.
+    /// OPEN sent; waits for the OPEN of the peer.
     OpenSent,
-    /// OPEN accepted, waits for KEEPALIVE.
+    /// OPEN received and accepted; waits for KEEPALIVE.
     OpenConfirm,
-    /// Up.
+    /// The session is up.
     Established,
 }
 
 impl State {
-    /// The name as RFC 4271 writes it.
+    /// Returns the name of the state in the spelling of RFC 4271.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -305,52 +314,53 @@ impl State {
     }
 }
 
-/// Why a session or an attempt ended.
+/// Reason for the end of a session or an attempt.
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Down {
-    /// Stable, for metrics and machines.
+    /// Stable code, for metrics and programs.
     pub code: DownCode,
-    /// For people; sanitised.
+    /// Description for people, with text of the peer sanitised.
     pub text: String,
-    /// NOTIFICATION code and subcode, when one was sent or received; of a Hard Reset (RFC 8538) what it encloses.
+    /// Code and subcode of the NOTIFICATION sent or received. For a Hard Reset (RFC 8538), those of the
+    /// enclosed NOTIFICATION.
     pub notification: Option<(u8, u8)>,
-    /// Routes are kept as stale (helper of RFC 4724 and RFC 8538).
+    /// True if this speaker keeps the routes of the peer as stale (helper of RFC 4724 and RFC 8538).
     pub helper: bool,
 }
 
-/// The kinds of [`Down`].
+/// Stable code of [`Down`].
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum DownCode {
     /// The TCP connect failed.
     ConnectFailed,
-    /// Hold timer (RFC 4271 6.5) expired.
+    /// The hold timer expired (RFC 4271 6.5).
     HoldTimer,
-    /// Nothing could be sent for too long (RFC 9687).
+    /// The send hold timer expired: nothing could be sent (RFC 9687).
     SendHoldTimer,
-    /// We sent a NOTIFICATION.
+    /// This speaker sent a NOTIFICATION.
     NotificationSent,
     /// The peer sent a NOTIFICATION.
     NotificationReceived,
-    /// TCP closed without NOTIFICATION.
+    /// The TCP connection closed without a NOTIFICATION.
     TcpClosed,
-    /// Somebody asked for it.
+    /// An operator requested it.
     Admin,
     /// The configuration changed.
     Config,
-    /// Lost a connection collision (RFC 4271 6.8).
+    /// The connection lost a collision (RFC 4271 6.8).
     Collision,
-    /// BFD lost the peer (RFC 9384).
+    /// BFD declared the peer down (RFC 9384).
     Bfd,
     /// The link to the peer is down.
     LinkDown,
 }
 
 impl DownCode {
-    /// Stable text for metrics and JSON.
+    /// Returns the stable text for metrics and JSON.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -369,38 +379,39 @@ impl DownCode {
     }
 }
 
-/// A changed best path.
+/// A change of the best path of a prefix.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BestChange {
     /// The prefix.
     pub prefix: Cidr,
-    /// The learned best path, or `None` when none is usable or the best is a local route.
+    /// The learned best path. `None` if no path is usable or the best path is a local route.
     pub best: Option<Best>,
-    /// The mark of the newest input that changed it.
+    /// Marker of the newest input that changed the best path.
     pub tag: Tag,
 }
 
-/// The learned best path(s) of a prefix.
+/// Learned best path of a prefix, with its ECMP next hops.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Best {
-    /// Next hops of the best path and of those that tie with it (ECMP), sorted, without duplicates.
+    /// Next hops of the best path and of the paths that share load with it (ECMP); sorted, without
+    /// duplicates.
     pub next_hops: SmallVec<[ScopedAddr; 2]>,
     /// The peer that sent the best path.
     pub peer: PeerId,
-    /// It was learned by eBGP.
+    /// True if the best path was learned by eBGP.
     pub ebgp: bool,
-    /// Kept from a peer that restarts (RFC 4724). As of this change: that a path becomes so changes nothing of
-    /// what is best.
+    /// True if the best path was stale (RFC 4724) at the time of this change. A path that only becomes stale
+    /// causes no change.
     pub stale: bool,
 }
 
-/// The answer of [`Speaker::poll_transmit`](crate::Speaker::poll_transmit).
+/// Result of [`Speaker::poll_transmit`](crate::Speaker::poll_transmit).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Transmit {
-    /// Bytes were appended and more wait.
+    /// Octets were appended, and more are ready.
     More,
-    /// Bytes were appended or not; nothing waits now.
+    /// Nothing more is ready. Octets may have been appended.
     Done,
 }

@@ -1,4 +1,4 @@
-//! How the embedder decides about routes: what its policy is asked, and what it answers.
+//! Policy interface: import and export decisions of the embedder.
 
 use std::sync::Arc;
 
@@ -10,18 +10,20 @@ use crate::api::ExportStep;
 use crate::attr::{Attributes, Edits};
 use crate::wire::Role;
 
-/// How the outside decides about routes. Pure: equal questions get equal answers until [`Input::Policy`](crate::Input::Policy) brings another.
+/// Import and export policy, implemented by the embedder. Pure: equal arguments give equal results, until
+/// [`Input::Policy`](crate::Input::Policy) replaces the policy.
 pub trait Policy: Send + Sync {
-    /// Import: decides if a received route is used.
+    /// Import policy: accepts or rejects a received route.
     fn import(&self, from: &PeerView<'_>, prefix: Cidr, attributes: &Attributes) -> Import;
-    /// True if [`Policy::import`] gives one answer about these attributes for all prefixes that are more than a single address:
-    /// then it is evaluated for one of them and not for each prefix of an UPDATE.
+    /// Returns true if [`Policy::import`] gives the same result for these attributes and every prefix shorter
+    /// than a host route. The speaker then evaluates it once per UPDATE, not once per prefix.
     fn imports_alike(&self, _from: &PeerView<'_>, _attributes: &Attributes) -> bool {
         false
     }
-    /// Export: decides if a best path is announced to peers of this class, and with which changes.
+    /// Export policy: decides if a best path is announced to peers of this class, and with which changes.
     fn export(&self, to: &PeerView<'_>, route: &RouteView<'_>) -> Export;
-    /// The same answer as [`Policy::import`] question by question, up to the one that decided; asked only by people.
+    /// Returns the evaluation of [`Policy::import`] check by check, up to the one that decided. For
+    /// explanations only.
     fn import_steps(&self, from: &PeerView<'_>, prefix: Cidr, attributes: &Attributes) -> Vec<ExportStep> {
         let (pass, verdict) = match self.import(from, prefix, attributes) {
             Import::Accept | Import::AcceptWith(_) => (true, "accepted".into()),
@@ -29,7 +31,8 @@ pub trait Policy: Send + Sync {
         };
         vec![ExportStep { step: "policy", pass, verdict }]
     }
-    /// The same answer as [`Policy::export`] question by question, up to the one that decided.
+    /// Returns the evaluation of [`Policy::export`] check by check, up to the one that decided. For
+    /// explanations only.
     fn export_steps(&self, to: &PeerView<'_>, route: &RouteView<'_>) -> Vec<ExportStep> {
         let answer = self.export(to, route);
         vec![ExportStep { step: "policy", pass: answer.accept, verdict: answer.gate.into() }]
@@ -41,15 +44,15 @@ pub trait Policy: Send + Sync {
 pub struct PolicyHandle(pub Arc<dyn Policy>);
 
 impl PolicyHandle {
-    /// A policy that takes and announces everything: for tools and tests. eBGP peers stay closed all the same until
-    /// [`PeerConfig::ebgp_policy`](crate::PeerConfig::ebgp_policy) opens them (RFC 8212).
+    /// Returns a policy that accepts and announces every route, for tools and tests. eBGP peers exchange
+    /// routes only if [`PeerConfig::ebgp_policy`](crate::PeerConfig::ebgp_policy) is set (RFC 8212).
     #[must_use]
     pub fn accept_all() -> Self {
         Self(Arc::new(AcceptAll))
     }
 }
 
-/// See [`PolicyHandle::accept_all`].
+/// The policy of [`PolicyHandle::accept_all`].
 struct AcceptAll;
 
 impl Policy for AcceptAll {
@@ -72,69 +75,71 @@ impl std::fmt::Debug for PolicyHandle {
     }
 }
 
-/// A peer, as policy sees it. On export only the fields that make the update group are meaningful:
-/// `ebgp`, `asn`, `local_asn`, `class` and `role`.
+/// A peer as seen by policy. On export only the fields that define the update group are meaningful: `ebgp`,
+/// `asn`, `local_asn`, `class` and `role`.
 #[derive(Debug, Clone, Copy)]
 pub struct PeerView<'a> {
-    /// The peer; on export the first of its group.
+    /// The peer; on export the first member of the update group.
     pub id: PeerId,
-    /// Its name, for reasons shown to people.
+    /// Name of the peer, for explanations.
     pub name: &'a str,
-    /// Another AS than ours.
+    /// True if the peer is in another AS.
     pub ebgp: bool,
-    /// Its AS.
+    /// AS number of the peer.
     pub asn: u32,
-    /// Our AS towards it.
+    /// Local AS number towards the peer.
     pub local_asn: u32,
-    /// [`PeerConfig::policy_class`](crate::PeerConfig::policy_class).
+    /// Class of the peer, [`PeerConfig::policy_class`](crate::PeerConfig::policy_class).
     pub class: u64,
-    /// Our role towards it (RFC 9234); `None` also where it does not act because the peer is iBGP.
+    /// Local role towards the peer (RFC 9234). `None` for an iBGP peer, to which roles do not apply.
     pub role: Option<Role>,
 }
 
-/// A route, as policy sees it.
+/// A route as seen by policy.
 #[derive(Debug, Clone, Copy)]
 pub struct RouteView<'a> {
-    /// The prefix.
+    /// Destination prefix.
     pub prefix: Cidr,
-    /// Its attributes.
+    /// Path attributes.
     pub attributes: &'a Attributes,
-    /// [`Origination::kind`](crate::Origination::kind) of a local route, `None` for a learned one.
+    /// [`Origination::kind`](crate::Origination::kind) of a local route. `None` for a learned one.
     pub local: Option<u32>,
-    /// Whom a learned route came from.
+    /// The peer that sent a learned route. `None` for a local one.
     pub from: Option<PeerView<'a>>,
 }
 
-/// The answer of [`Policy::import`].
+/// Result of [`Policy::import`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Import {
-    /// Use it as received.
+    /// Accepts the route as received.
     Accept,
-    /// Use it with these changes. What was received is kept beside, so that another policy can decide anew.
+    /// Accepts the route with these changes. The received attributes are kept too, so that another policy can
+    /// be applied later.
     AcceptWith(Edits),
-    /// Keep it as filtered, with a stable reason.
+    /// Keeps the route as filtered, with a stable reason.
     Reject(&'static str),
 }
 
-/// The answer of [`Policy::export`].
+/// Result of [`Policy::export`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Export {
-    /// Announce it.
+    /// True if the route is announced.
     pub accept: bool,
-    /// The gate that decided, stable: the same word in metrics and explanations.
+    /// Name of the export gate that decided. Stable: metrics and explanations use the same name.
     pub gate: &'static str,
-    /// Changes of the attributes: on those of the table, before the session's own rewriting (AS, next hop, LOCAL_PREF).
+    /// Changes to the attributes of the Loc-RIB, applied before the session's own changes (AS_PATH, next hop,
+    /// LOCAL_PREF).
     pub edits: Edits,
-    /// Communities to add, after the changes.
+    /// Communities (RFC 1997) to add after the changes.
     pub communities: SmallVec<[u32; 2]>,
-    /// Large communities to add, after the changes.
+    /// Large communities (RFC 8092) to add after the changes.
     pub large_communities: SmallVec<[[u32; 3]; 1]>,
 }
 
 impl Export {
-    /// Announce it as it is.
+    /// Announces the route without changes.
     #[must_use]
     pub fn announce(gate: &'static str) -> Self {
         Self {
@@ -146,20 +151,20 @@ impl Export {
         }
     }
 
-    /// Withhold it.
+    /// Withholds the route.
     #[must_use]
     pub fn withhold(gate: &'static str) -> Self {
         Self { accept: false, ..Self::announce(gate) }
     }
 
-    /// With these changes.
+    /// Adds these changes.
     #[must_use]
     pub fn with_edits(mut self, edits: Edits) -> Self {
         self.edits = edits;
         self
     }
 
-    /// With these communities and large communities added.
+    /// Adds these communities and large communities.
     #[must_use]
     pub fn with_communities(
         mut self,

@@ -1,4 +1,4 @@
-//! Answers of a [`Speaker`](crate::Speaker) to questions: plain values, made for each call.
+//! Results of queries to a [`Speaker`](crate::Speaker): plain values, computed for each call.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -11,121 +11,122 @@ use crate::api::{ConnId, Down, Drain, NextHopState, PeerId, RangeId, State};
 use crate::attr::Attributes;
 use crate::types::{Family, RouterId};
 
-/// Messages by type.
+/// Number of messages by type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct MessageCounts {
-    /// OPEN.
+    /// Number of OPENs.
     pub open: u64,
-    /// UPDATE.
+    /// Number of UPDATEs.
     pub update: u64,
-    /// NOTIFICATION.
+    /// Number of NOTIFICATIONs.
     pub notification: u64,
-    /// KEEPALIVE.
+    /// Number of KEEPALIVEs.
     pub keepalive: u64,
-    /// ROUTE-REFRESH.
+    /// Number of ROUTE-REFRESHes.
     pub route_refresh: u64,
 }
 
 impl MessageCounts {
-    /// All of them.
+    /// Returns the number of messages of all types.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.open + self.update + self.notification + self.keepalive + self.route_refresh
     }
 }
 
-/// Parameters negotiated by a session in OpenConfirm or Established.
+/// Parameters of a session in OpenConfirm or Established.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct SessionStatus {
-    /// Our end.
+    /// Local address and port.
     pub local: SocketAddr,
-    /// Their end.
+    /// Remote address and port.
     pub remote: SocketAddr,
-    /// The peer's BGP identifier.
+    /// BGP identifier of the peer.
     pub router_id: RouterId,
-    /// Negotiated hold time; 0: none.
+    /// Negotiated hold time; 0 disables the hold timer.
     pub hold_time: Duration,
-    /// The least part (0 to 1) of it that was left when a message came, in the last minutes; `None`: there is no hold timer.
+    /// Lowest fraction (0 to 1) of the hold time that was left when a message arrived, over the last 2.5 to 5
+    /// minutes. `None` without a hold timer.
     pub hold_margin: Option<f32>,
-    /// Interval of our keepalives; 0: none.
+    /// Interval of the KEEPALIVEs sent; 0: none are sent.
     pub keepalive: Duration,
     /// Families that both ends offered.
     pub families: Vec<Family>,
-    /// Four-octet AS numbers (RFC 6793).
+    /// Four-octet AS numbers (RFC 6793) are negotiated.
     pub as4: bool,
-    /// Extended messages (RFC 8654).
+    /// Extended messages (RFC 8654) are negotiated.
     pub extended_messages: bool,
     /// IPv4 routes may have IPv6 next hops (RFC 8950).
     pub extended_next_hop: bool,
-    /// Families in which the peer sends several paths of a prefix (RFC 7911).
+    /// Families in which the peer sends several paths per prefix (RFC 7911).
     pub add_path_receive: Vec<Family>,
-    /// Families in which we may send several paths of a prefix.
+    /// Families in which this speaker may send several paths per prefix (RFC 7911).
     pub add_path_send: Vec<Family>,
-    /// The peer takes ROUTE-REFRESH (RFC 2918).
+    /// The peer accepts ROUTE-REFRESH (RFC 2918).
     pub route_refresh: bool,
-    /// Both ends mark beginning and end of a refresh (RFC 7313).
+    /// Enhanced route refresh (RFC 7313): both ends mark beginning and end of a refresh.
     pub enhanced_refresh: bool,
-    /// The peer's restart time, when it offered graceful restart (RFC 4724).
+    /// Restart time that the peer advertised (RFC 4724). `None`: no graceful restart capability.
     pub graceful_restart: Option<Duration>,
 }
 
-/// The routes of one family of a peer.
+/// Routes of one family of a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FamilyStatus {
-    /// Which.
+    /// The family that the counts belong to.
     pub family: Family,
-    /// Routes in its Adj-RIB-In: prefixes, or paths where the session has several of a prefix (RFC 7911).
+    /// Number of routes in the Adj-RIB-In: prefixes, or paths with add-path (RFC 7911).
     pub received: u32,
-    /// Of these, those that import policy and loop checks took.
+    /// Number of received routes accepted by import policy and loop checks.
     pub accepted: u32,
-    /// Of these, those that were refused.
+    /// Number of received routes rejected by import policy or loop checks.
     pub filtered: u32,
-    /// Prefixes whose best path is this peer's.
+    /// Number of prefixes whose best path comes from this peer.
     pub best: u32,
-    /// Routes announced to it: prefixes, or paths where the session has several of a prefix.
+    /// Number of routes in the Adj-RIB-Out: prefixes, or paths with add-path (RFC 7911).
     pub advertised: u32,
-    /// Routes kept from before its restart (RFC 4724).
+    /// Number of stale routes, kept from before the peer's restart (RFC 4724).
     pub stale: u32,
-    /// It sent End-of-RIB in this session.
+    /// The peer has sent End-of-RIB in this session.
     pub end_of_rib_received: bool,
-    /// We sent End-of-RIB in this session.
+    /// This speaker has sent End-of-RIB in this session.
     pub end_of_rib_sent: bool,
 }
 
-/// Graceful restart as seen of one peer.
+/// Progress of a peer's graceful restart, with this speaker as helper.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RestartPhase {
-    /// No restart is under way.
+    /// The peer is not restarting.
     Idle,
-    /// The peer went away; its routes are kept for at most this long (RFC 4724 4.2).
+    /// The session is down; stale routes are kept for this remaining time at most (RFC 4724 4.2).
     Waiting(Duration),
-    /// The peer stayed away longer than its restart time; its routes are kept as the least preferred ones for at most this
-    /// long (RFC 9494).
+    /// The restart time has expired; stale routes are kept, as least preferred, for this remaining time at
+    /// most (RFC 9494).
     LongLived(Duration),
-    /// The peer is back; its stale routes wait for End-of-RIB for at most this long.
+    /// The session is up again; stale routes are kept until End-of-RIB, for this remaining time at most.
     Refreshing(Duration),
 }
 
-/// How an error was handled.
+/// Handling of an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LastErrorKind {
-    /// We sent a NOTIFICATION.
+    /// This speaker sent a NOTIFICATION.
     Sent,
-    /// The peer sent one.
+    /// The peer sent a NOTIFICATION.
     Received,
-    /// The routes of an UPDATE were treated as withdrawn (RFC 7606 2).
+    /// Treat-as-withdraw: the routes of an UPDATE were withdrawn (RFC 7606 2).
     Withdrawn,
-    /// An attribute was left out (RFC 7606 2).
+    /// Attribute discard: an attribute was removed (RFC 7606 2).
     Discarded,
 }
 
 impl LastErrorKind {
-    /// Stable text for machines.
+    /// Returns the stable text for programs.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -137,45 +138,46 @@ impl LastErrorKind {
     }
 }
 
-/// An error with the octets that it is about.
+/// A protocol error, with the octets that caused it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LastError {
-    /// How it was handled.
+    /// Handling of the error.
     pub kind: LastErrorKind,
-    /// Code and subcode of the NOTIFICATION, where there was one.
+    /// Code and subcode of the NOTIFICATION. `None` if none was sent or received.
     pub code: Option<(u8, u8)>,
-    /// For people; sanitised.
+    /// Description for people, with text of the peer sanitised.
     pub text: String,
-    /// The data of the NOTIFICATION, at most 512 octets of it.
+    /// Data of the NOTIFICATION, at most its first 512 octets.
     pub data: Box<[u8]>,
-    /// The message of the peer that was wrong, header included, at most its first 512 octets. Empty where none was.
+    /// The peer's erroneous message, header included, at most its first 512 octets. Empty if no message
+    /// caused the error.
     pub message: Box<[u8]>,
-    /// How long ago.
+    /// Time since the error.
     pub ago: Duration,
 }
 
-/// A configured peer and its session.
+/// State of a peer and its session.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct PeerStatus {
-    /// Which.
+    /// Identifier of the peer.
     pub id: PeerId,
-    /// Its configured name.
+    /// Configured name.
     pub name: Arc<str>,
-    /// The range that it came from; `None`: it is configured.
+    /// Range of a dynamic peer. `None`: configured peer.
     pub range: Option<RangeId>,
-    /// Where it listens.
+    /// Configured address and port.
     pub remote: SocketAddr,
-    /// Its configured AS.
+    /// Configured AS number.
     pub asn: u32,
-    /// Our AS towards it.
+    /// Local AS number towards the peer.
     pub local_asn: u32,
-    /// State of the furthest connection.
+    /// FSM state of the connection that has progressed furthest.
     pub state: State,
-    /// How long it is in this state.
+    /// Time since the last state change.
     pub since: Duration,
-    /// How long the session is up.
+    /// Time since the session came up. `None` outside Established.
     pub uptime: Option<Duration>,
     /// Negotiated parameters, in OpenConfirm and Established.
     pub session: Option<SessionStatus>,
@@ -183,82 +185,85 @@ pub struct PeerStatus {
     pub received: MessageCounts,
     /// Messages sent since the peer was configured.
     pub sent: MessageCounts,
-    /// Announcements that import policy or loop checks refused since the peer was configured, repeated ones included.
+    /// Announcements rejected by import policy or loop checks since the peer was configured, repetitions
+    /// included.
     pub rejected: u64,
-    /// Its routes, by family in AFI order (configured families only).
+    /// Routes by family, in AFI order; configured families only.
     pub families: Vec<FamilyStatus>,
-    /// How often the session left Established.
+    /// Number of times the session left Established.
     pub flaps: u32,
-    /// How many connection attempts failed since the session was last up.
+    /// Number of failed connection attempts since the session was last up.
     pub failed_attempts: u32,
-    /// Why the last session or attempt ended, and how long ago.
+    /// Reason for the end of the last session or attempt, and the time since.
     pub last_down: Option<(Down, Duration)>,
-    /// The last error in what either end said, however long ago; it outlives sessions.
+    /// Last protocol error of either end. It is kept when the session ends.
     pub last_error: Option<LastError>,
-    /// Time until the next attempt to dial, when one is planned.
+    /// Time until the next dial, if one is scheduled.
     pub next_attempt: Option<Duration>,
-    /// Time for which its connections are refused, because too many failed in a row or an error needs people.
+    /// Remaining time for which connections of the peer are refused, after repeated failures or an error that
+    /// needs an operator.
     pub refused: Option<Duration>,
     /// Graceful restart of the peer.
     pub restart: RestartPhase,
-    /// What is announced to it before maintenance (RFC 8326).
+    /// Graceful shutdown mode towards the peer (RFC 8326).
     pub drain: Drain,
-    /// Its session was given all there is for it: nothing waits in the speaker.
+    /// True if all routes for the session have been handed to the embedder: nothing is queued in the speaker.
     pub up_to_date: bool,
-    /// Its session.
+    /// Connection of the session. `None` outside Established.
     pub conn: Option<ConnId>,
 }
 
-/// A range of addresses from which sessions are taken.
+/// State of a range of dynamic peers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RangeStatus {
-    /// Which.
+    /// Identifier of the range.
     pub id: RangeId,
-    /// Its addresses.
+    /// Prefix of accepted addresses.
     pub prefix: Cidr,
-    /// Peers that are there because of it.
+    /// Number of dynamic peers of the range.
     pub peers: u32,
-    /// How many there may be.
+    /// Maximum number of dynamic peers.
     pub max_peers: u32,
-    /// Connections that were turned away because it was full.
+    /// Number of connections refused because the range was full.
     pub refused: u64,
-    /// Why the last session or attempt of any of its peers ended, whose, and how long ago; it outlives the peer.
+    /// Address of the dynamic peer whose session or attempt ended last, the reason, and the time since. Kept
+    /// when that peer is removed.
     pub last_down: Option<(ScopedAddr, Down, Duration)>,
 }
 
-/// Which table.
+/// The table to query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RouteTable {
-    /// All paths, best first.
+    /// Loc-RIB: all paths, best first.
     Loc,
-    /// Routes received from this peer (Adj-RIB-In).
+    /// Adj-RIB-In of this peer, pre-policy.
     AdjIn(PeerId),
-    /// The same after import policy; what that refused is [`Unusable::Filtered`].
+    /// Adj-RIB-In of this peer, post-policy; rejected routes are [`Unusable::Filtered`].
     AdjInPost(PeerId),
-    /// Routes announced to this peer (Adj-RIB-Out).
+    /// Adj-RIB-Out of this peer.
     AdjOut(PeerId),
 }
 
-/// Which prefixes.
+/// Selection of prefixes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RouteMatch {
-    /// All of a family.
+    /// All prefixes of a family.
     All(Family),
-    /// This one.
+    /// Exactly this prefix.
     Exact(Cidr),
-    /// The longest one that contains the address.
+    /// The longest prefix that contains the address.
     Longest(IpAddr),
-    /// This one and all inside it.
+    /// This prefix and all more specific ones.
     Within(Cidr),
 }
 
-/// A question for routes.
+/// A query for routes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RouteQuery {
-    /// Of which table.
+    /// The table.
     pub table: RouteTable,
-    /// Which prefixes.
+    /// The prefixes.
     pub matching: RouteMatch,
 }
 
@@ -266,101 +271,103 @@ pub struct RouteQuery {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RouteInfo {
-    /// The prefix.
+    /// Destination prefix.
     pub prefix: Cidr,
-    /// Its paths; the best one first, if any is usable.
+    /// Paths; the best one first, if any is usable.
     pub paths: Vec<PathInfo>,
 }
 
-/// Why a path is no candidate.
+/// Reason that excludes a path from the decision process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unusable {
-    /// Import policy or a loop check refused it, with the stable reason.
+    /// Rejected by import policy or a loop check, with the stable reason.
     Filtered(&'static str),
-    /// Its next hop is not reachable, or not resolved.
+    /// The next hop is unreachable or not resolved yet.
     NextHop,
 }
 
-/// The origin of a path: this speaker, or a peer.
+/// Origin of a path: this speaker, or a peer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PathSource {
-    /// This speaker originates it.
+    /// Originated by this speaker.
     Local {
-        /// [`Origination::kind`](crate::Origination::kind).
+        /// Type of local route, [`Origination::kind`](crate::Origination::kind).
         kind: u32,
     },
-    /// Learned.
+    /// Learned from a peer.
     Peer {
-        /// From whom.
+        /// The peer.
         id: PeerId,
-        /// Its name.
+        /// Name of the peer.
         name: Arc<str>,
-        /// By eBGP.
+        /// True if learned by eBGP.
         ebgp: bool,
     },
 }
 
-/// A path.
+/// One path of a prefix.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PathInfo {
-    /// Where it comes from.
+    /// Origin of the path.
     pub source: PathSource,
-    /// Its attributes: after import policy; as received where the table is [`RouteTable::AdjIn`], and as they are sent
-    /// where it is [`RouteTable::AdjOut`].
+    /// Path attributes: as received for [`RouteTable::AdjIn`], as sent for [`RouteTable::AdjOut`], after
+    /// import policy otherwise.
     pub attributes: Arc<Attributes>,
-    /// Its path identifier (RFC 7911): the peer's, or ours where the table is [`RouteTable::AdjOut`]. `None`: the session
-    /// has one path of a prefix.
+    /// Path identifier (RFC 7911): that of the peer, or the local one for [`RouteTable::AdjOut`]. `None`: the
+    /// session has one path per prefix.
     pub path_id: Option<u32>,
-    /// The best path.
+    /// True for the best path.
     pub best: bool,
-    /// Used together with the best one (ECMP); true for the best one too.
+    /// True if the path is used for forwarding, together with the best path (ECMP); true for the best path
+    /// too.
     pub multipath: bool,
-    /// Kept from before the peer's restart.
+    /// True for a stale path, kept from before the peer's restart (RFC 4724).
     pub stale: bool,
-    /// Why it is no candidate.
+    /// Reason that excludes the path from the decision process.
     pub unusable: Option<Unusable>,
-    /// The resolution of its next hop; `None` for a local path, and while the embedder has not answered.
+    /// Resolution of the next hop. `None` for a local path, and until the embedder answers.
     pub next_hop: Option<NextHopState>,
-    /// For the best path: the step that separated it from the last rival. For others: the step at which it lost.
-    /// `None` where there was no rival.
+    /// Deciding step. For the best path: the step that ruled out the last competitor. For others: the step at
+    /// which the path lost. `None` without a competitor.
     pub decided_by: Option<Step>,
 }
 
-/// The steps of the decision process, in order.
+/// Steps of the decision process, in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Step {
-    /// Routes that this speaker originates win.
+    /// Local routes win over learned ones.
     Local,
-    /// Long-lived stale routes come last (RFC 9494 4.4).
+    /// Long-lived stale routes are the least preferred (RFC 9494 4.4).
     LongLivedStale,
     /// Highest LOCAL_PREF (RFC 4271 9.1.1).
     LocalPref,
     /// Shortest AS_PATH (RFC 4271 9.1.2.2 a).
     AsPathLength,
-    /// Lowest ORIGIN (9.1.2.2 b).
+    /// Lowest ORIGIN (RFC 4271 9.1.2.2 b).
     Origin,
-    /// Lowest MULTI_EXIT_DISC among routes of one neighbouring AS (9.1.2.2 c).
+    /// Lowest MULTI_EXIT_DISC among routes from one neighbouring AS (RFC 4271 9.1.2.2 c).
     Med,
-    /// eBGP before iBGP (9.1.2.2 d).
+    /// eBGP before iBGP (RFC 4271 9.1.2.2 d).
     Ebgp,
-    /// Lowest interior cost of the next hop (9.1.2.2 e).
+    /// Lowest interior cost of the next hop (RFC 4271 9.1.2.2 e).
     IgpMetric,
-    /// Routes kept from a session that ended (RFC 4724) share no load with those of a running one: their sender may be gone.
+    /// Stale routes (RFC 4724) do not share load with those of a running session: the router that sent them
+    /// may be down.
     Stale,
-    /// Lowest BGP identifier, or ORIGINATOR_ID (9.1.2.2 f, RFC 4456 9).
+    /// Lowest BGP identifier, or ORIGINATOR_ID (RFC 4271 9.1.2.2 f, RFC 4456 9).
     RouterId,
     /// Shortest CLUSTER_LIST (RFC 4456 9).
     ClusterListLength,
-    /// Lowest peer address (9.1.2.2 g).
+    /// Lowest peer address (RFC 4271 9.1.2.2 g).
     PeerAddress,
-    /// Lowest path identifier (RFC 7911), of the running session before that of the one before its restart.
+    /// Lowest path identifier (RFC 7911); paths of the running session before those from before the restart.
     PathId,
 }
 
 impl Step {
-    /// Stable text with the section it comes from.
+    /// Returns the stable text, with the section of the RFC.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -381,83 +388,84 @@ impl Step {
     }
 }
 
-/// One rung of [`ExportTrace::steps`] and [`ImportTrace::steps`].
+/// One check of [`ExportTrace::steps`] and [`ImportTrace::steps`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExportStep {
-    /// Stable name of the check: `session`, `family`, `best`, `split-horizon`, `deferral`, `ebgp-policy`, `role`,
-    /// `well-known`, `reflection`, `next-hop`, `policy`, `size`.
+    /// Stable name of the check: `session`, `family`, `best`, `split-horizon`, `deferral`, `ebgp-policy`,
+    /// `role`, `well-known`, `reflection`, `next-hop`, `policy`, `size`.
     pub step: &'static str,
-    /// It lets the route pass.
+    /// True if the route passes the check.
     pub pass: bool,
-    /// The facts it decided by, for people. In the place of `policy` stand the steps that [`Policy`](crate::Policy) has itself, where it
-    /// has some.
+    /// Facts that the check used, for people. The check `policy` is replaced by the steps of
+    /// [`Policy::export_steps`](crate::Policy::export_steps) if the policy reports its own.
     pub verdict: String,
 }
 
-/// Why a prefix is announced to a peer or not: the live export function, recorded.
+/// Explanation of why a prefix is or is not announced to a peer: a recorded run of the export code.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ExportTrace {
-    /// The checks in order, up to the one that refused.
+    /// Checks in order, up to the one that rejected the route.
     pub steps: Vec<ExportStep>,
-    /// The attributes that are sent; `None`: it is not announced.
+    /// Attributes as sent. `None`: not announced.
     pub announced: Option<Arc<Attributes>>,
 }
 
-/// Import of a route of a peer: the live functions, recorded.
+/// Explanation of the import of a peer's route: a recorded run of the import code.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ImportTrace {
-    /// The checks in order, up to the one that refused: `loop`, `prefix` where that is it, `policy`, `next-hop`.
+    /// Checks in order, up to the one that rejected the route: `loop`, `prefix` (only if it rejects),
+    /// `policy`, `next-hop`.
     pub steps: Vec<ExportStep>,
-    /// As it came.
+    /// Attributes as received.
     pub received: Arc<Attributes>,
-    /// As it is used; `None`: it is not.
+    /// Attributes after import policy. `None`: the route is not used.
     pub used: Option<Arc<Attributes>>,
 }
 
-/// Sums over everything.
+/// Totals of the speaker.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Totals {
-    /// Prefixes with at least one path, by [`Family::index`].
+    /// Number of prefixes with at least one path, by [`Family::index`].
     pub prefixes: [u64; 2],
-    /// Paths, local ones included, by [`Family::index`].
+    /// Number of paths, local ones included, by [`Family::index`].
     pub paths: [u64; 2],
-    /// Local routes, by [`Family::index`].
+    /// Number of local routes, by [`Family::index`].
     pub local: [u64; 2],
-    /// Distinct attribute sets.
+    /// Number of distinct attribute sets.
     pub attribute_sets: u64,
-    /// Update groups.
+    /// Number of update groups.
     pub update_groups: u64,
-    /// Octets that tables, attributes and update groups take, estimated.
+    /// Estimated memory of tables, attributes and update groups, in octets.
     pub memory: u64,
-    /// The same by what they are for: `loc` (paths as received and as used share it), `adj_out`, `attributes`.
+    /// The same by purpose: `loc` (received and accepted paths share it), `adj_out`, `attributes`.
     pub memory_of: [(&'static str, u64); 3],
-    /// Best paths that export policy now withholds, by gate, summed over update groups.
+    /// Number of best paths that export withholds now, by export gate, summed over update groups.
     pub withheld: Vec<(&'static str, u64)>,
-    /// Routes that import refused since the start, by reason.
+    /// Number of routes rejected by import since the start, by reason.
     pub rejected: Vec<(&'static str, u64)>,
-    /// UPDATE errors since the start, by what was done (RFC 7606): `treat_as_withdraw`, `attribute_discard`,
-    /// `session_reset`.
+    /// Number of UPDATE errors since the start, by handling (RFC 7606): `treat_as_withdraw`,
+    /// `attribute_discard`, `session_reset`.
     pub update_errors: [(&'static str, u64); 3],
     /// Routes announced, replaced and withdrawn by peers since the start, by [`Family::index`].
     pub learned: [RouteChanges; 2],
 }
 
-/// Counts of announcements and withdrawals.
+/// Number of announcements and withdrawals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct RouteChanges {
-    /// New prefixes.
+    /// Number of announcements of new prefixes.
     pub announced: u64,
-    /// Prefixes that were there, with other attributes.
+    /// Number of announcements that replaced the attributes of a known prefix.
     pub replaced: u64,
-    /// Withdrawn prefixes.
+    /// Number of withdrawals.
     pub withdrawn: u64,
-    /// Announcements that changed nothing.
+    /// Number of announcements without a change.
     pub repeated: u64,
 }
 
-/// Next hops with ECMP; most prefixes have one or two.
+/// ECMP next hops of a prefix; one or two are stored inline.
 pub type NextHops = SmallVec<[ScopedAddr; 2]>;

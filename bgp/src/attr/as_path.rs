@@ -1,25 +1,25 @@
-//! AS_PATH (RFC 4271 5.1.2, RFC 5065, RFC 6793).
+//! AS_PATH attribute (RFC 4271 5.1.2, RFC 5065, RFC 6793): segments, length, prepending, AS4 merge.
 
 use std::fmt;
 
 use super::AS_TRANS_SHORT;
 
-/// Most ASes in one segment.
+/// Maximum number of ASes in one segment.
 const SEGMENT_MAX: u8 = 255;
 
 /// An AS path in the four-octet wire form: segments of type, count and ASes.
 ///
-/// The wire form is the compact one (two octets a segment beside the ASes), and it makes comparing, hashing and
-/// encoding a copy. It is checked when it is made, so reading it cannot fail.
+/// The wire form is compact (two octets per segment besides the ASes), and comparing, hashing and encoding
+/// need no conversion. It is validated at construction, so iteration cannot fail.
 #[derive(Clone, PartialEq, Eq, Hash, Default)]
 pub struct AsPath(Box<[u8]>);
 
-/// The type of a segment.
+/// Type of an AS path segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SegmentKind {
     /// AS_SET: unordered.
     Set = 1,
-    /// AS_SEQUENCE: ordered, the nearest AS first.
+    /// AS_SEQUENCE: ordered, nearest AS first.
     Sequence = 2,
     /// AS_CONFED_SEQUENCE (RFC 5065).
     ConfedSequence = 3,
@@ -38,36 +38,36 @@ impl SegmentKind {
         }
     }
 
-    /// One of the two types of RFC 5065, which never leave a confederation.
+    /// Returns true for the two confederation types (RFC 5065), which must not leave a confederation.
     #[must_use]
     pub fn is_confed(self) -> bool {
         matches!(self, Self::ConfedSequence | Self::ConfedSet)
     }
 }
 
-/// A segment of an [`AsPath`].
+/// One segment of an [`AsPath`].
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Segment<'a> {
-    /// Its type.
+    /// Segment type.
     pub kind: SegmentKind,
     octets: &'a [u8],
 }
 
 impl<'a> Segment<'a> {
-    /// The ASes in wire order.
+    /// Iterates over the ASes in wire order.
     pub fn ases(self) -> impl DoubleEndedIterator<Item = u32> + ExactSizeIterator + Clone + 'a {
         self.octets.as_chunks::<4>().0.iter().map(|c| u32::from_be_bytes(*c))
     }
 
-    /// How many ASes: 1 to 255.
+    /// Returns the number of ASes: 1 to 255.
     #[expect(clippy::len_without_is_empty, reason = "a segment is never empty")]
     #[must_use]
     pub fn len(self) -> usize {
         self.octets.len() / 4
     }
 
-    /// Its share of the path length: a set counts as one (RFC 4271 9.1.2.2 a), a confederation segment not
-    /// at all (RFC 5065 5.3).
+    /// Returns the contribution to the path length: 1 for an AS_SET (RFC 4271 9.1.2.2 a), 0 for a
+    /// confederation segment (RFC 5065 5.3), else the number of ASes.
     #[must_use]
     pub fn hops(self) -> usize {
         match self.kind {
@@ -94,13 +94,14 @@ impl<'a> Iterator for Segments<'a> {
 }
 
 impl AsPath {
-    /// A path of one sequence (more than one segment where there are over 255 ASes).
+    /// Returns a path of one AS_SEQUENCE; more than 255 ASes are split into several segments.
     #[must_use]
     pub fn from_sequence(ases: &[u32]) -> Self {
         Self::from_segments([(SegmentKind::Sequence, ases)])
     }
 
-    /// A path of these segments; empty ones are left out, long ones are cut into several of 255.
+    /// Returns a path of these segments. Empty segments are dropped, and segments of more than 255 ASes are
+    /// split.
     #[must_use]
     pub fn from_segments<'s>(segments: impl IntoIterator<Item = (SegmentKind, &'s [u32])>) -> Self {
         let mut out = Vec::new();
@@ -113,73 +114,74 @@ impl AsPath {
         Self(out.into_boxed_slice())
     }
 
-    /// Octets that the caller has checked: whole segments, none empty, known types.
+    /// Wraps octets that the caller has validated: whole segments of known types, none empty.
     pub(crate) fn from_checked(octets: Box<[u8]>) -> Self {
         Self(octets)
     }
 
-    /// The four-octet wire form.
+    /// Returns the four-octet wire form.
     #[must_use]
     pub fn octets(&self) -> &[u8] {
         &self.0
     }
 
-    /// Its segments in wire order.
+    /// Iterates over the segments in wire order.
     #[must_use]
     pub fn segments(&self) -> Segments<'_> {
         Segments(&self.0)
     }
 
-    /// All ASes of all segments in wire order.
+    /// Iterates over the ASes of all segments in wire order.
     pub fn ases(&self) -> impl Iterator<Item = u32> + Clone + '_ {
         self.segments().flat_map(Segment::ases)
     }
 
-    /// No segment: a route of the own AS.
+    /// Returns true for a path without segments: a route of the local AS.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The path length of the decision process: a set counts as one, confederation segments as nothing.
+    /// Returns the path length for the decision process: an AS_SET counts as 1, confederation segments as 0.
     #[must_use]
     pub fn hops(&self) -> usize {
         self.segments().map(Segment::hops).sum()
     }
 
-    /// How often this AS stands in the path, in any segment.
+    /// Returns the number of occurrences of an AS in all segments.
     #[must_use]
     pub fn count(&self, asn: u32) -> usize {
         self.ases().filter(|a| *a == asn).count()
     }
 
-    /// True if this AS stands anywhere in the path.
+    /// Returns true if the AS occurs in any segment.
     #[must_use]
     pub fn contains(&self, asn: u32) -> bool {
         self.ases().any(|a| a == asn)
     }
 
-    /// The neighbouring AS: the first AS of the first segment when that is a sequence (RFC 4271 9.1.2.2 c).
+    /// Returns the neighbouring AS: the first AS of the first segment, if that is an AS_SEQUENCE (RFC 4271
+    /// 9.1.2.2 c).
     #[must_use]
     pub fn first(&self) -> Option<u32> {
         let first = self.segments().next()?;
         if first.kind == SegmentKind::Sequence { first.ases().next() } else { None }
     }
 
-    /// The originating AS: the last AS of the last segment when that is a sequence.
+    /// Returns the originating AS: the last AS of the last segment, if that is an AS_SEQUENCE.
     #[must_use]
     pub fn origin(&self) -> Option<u32> {
         let last = self.segments().last()?;
         if last.kind == SegmentKind::Sequence { last.ases().next_back() } else { None }
     }
 
-    /// True if a segment is an AS_SET or AS_CONFED_SET (RFC 9774).
+    /// Returns true if a segment is an AS_SET or AS_CONFED_SET (RFC 9774).
     #[must_use]
     pub fn has_set(&self) -> bool {
         self.segments().any(|s| matches!(s.kind, SegmentKind::Set | SegmentKind::ConfedSet))
     }
 
-    /// This path with `asn` in front, `times` times. A full first segment is left alone and a new one is opened
+    /// Returns this path with `asn` prepended `times` times. If the first segment is full, a new one is added
     /// (RFC 4271 5.1.2).
     #[must_use]
     pub fn prepend(&self, asn: u32, times: usize) -> Self {
@@ -189,7 +191,7 @@ impl AsPath {
         let mut out =
             Vec::with_capacity(self.0.len() + times * 4 + 2 * (1 + times / usize::from(SEGMENT_MAX)));
         let mut fresh = times - joined;
-        // The short new segment goes in front, so that a later prepend finds room in it.
+        // A partly filled new segment goes first, so that a later prepend has room.
         while fresh > 0 {
             let n = match fresh % usize::from(SEGMENT_MAX) {
                 0 => usize::from(SEGMENT_MAX),
@@ -210,13 +212,13 @@ impl AsPath {
         Self(out.into_boxed_slice())
     }
 
-    /// True if every AS fits into two octets.
+    /// Returns true if every AS fits into two octets.
     pub(crate) fn fits_two_octets(&self) -> bool {
         self.ases().all(|a| a <= u32::from(u16::MAX))
     }
 
-    /// The merge of RFC 6793 4.2.3: `self` came in AS_PATH from a two-octet speaker, `as4` in AS4_PATH. Where AS4_PATH
-    /// is longer it is ignored; else it replaces the tail of the path that it describes.
+    /// Merges AS_PATH (`self`) of a two-octet speaker with its AS4_PATH (`as4`) by RFC 6793 4.2.3. AS4_PATH
+    /// replaces the end of the path that it covers. An AS4_PATH longer than the AS_PATH is ignored.
     #[must_use]
     pub(crate) fn merge_as4(&self, as4: &Self) -> Self {
         let (have, tail) = (self.hops(), as4.hops());
@@ -226,7 +228,7 @@ impl AsPath {
         let mut lead = have - tail;
         let mut out = Vec::with_capacity(self.0.len() + as4.0.len());
         for segment in self.segments() {
-            // Confederation segments lie in front of what AS4_PATH can describe and count nothing.
+            // Confederation segments precede the part that AS4_PATH covers, and have length 0.
             if lead == 0 && !segment.kind.is_confed() {
                 break;
             }
@@ -248,7 +250,7 @@ impl AsPath {
         Self(out.into_boxed_slice())
     }
 
-    /// Writes the two-octet wire form: AS_TRANS where an AS does not fit.
+    /// Appends the two-octet wire form, with AS_TRANS for an AS above 65,535.
     pub(crate) fn write_two_octets(&self, out: &mut Vec<u8>) {
         for segment in self.segments() {
             push_header(out, segment.kind, segment.len());
@@ -260,7 +262,8 @@ impl AsPath {
     }
 }
 
-/// Appends `tail` to the segments in `out`, joining two sequences that meet and fit into one segment.
+/// Appends `tail` to the segments in `out`. Two adjacent AS_SEQUENCEs are joined if the result has at most
+/// 255 ASes.
 fn join(out: &mut Vec<u8>, tail: &AsPath) {
     let mut last = None;
     let mut at = 0;
@@ -282,14 +285,14 @@ fn join(out: &mut Vec<u8>, tail: &AsPath) {
     out.extend_from_slice(&tail.0);
 }
 
-/// Every caller passes 1 to 255 ASes.
+/// Appends type and count of a segment. All callers pass 1 to 255 ASes.
 fn push_header(out: &mut Vec<u8>, kind: SegmentKind, ases: usize) {
     out.push(kind as u8);
     out.push(u8::try_from(ases).unwrap_or(SEGMENT_MAX));
 }
 
 impl fmt::Display for AsPath {
-    /// `64496 64497 {64498,64499}`; confederation segments in parentheses and brackets.
+    /// Writes `64496 64497 {64498,64499}`; AS_CONFED_SEQUENCE in parentheses, AS_CONFED_SET in brackets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, segment) in self.segments().enumerate() {
             let (open, separator, close) = match segment.kind {

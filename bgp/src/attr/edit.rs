@@ -1,4 +1,4 @@
-//! Changes that policy makes to a route's attributes, as values.
+//! Attribute changes that import and export policy apply to a route.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -6,21 +6,21 @@ use std::sync::Arc;
 
 use super::{Attributes, retain};
 
-/// A value of which only some bits count: it stands for all that agree with it there.
+/// A pattern that matches all values equal to `value` in the bits of `mask`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Masked<T> {
-    /// The bits to have.
+    /// Bits to match.
     pub value: T,
-    /// Which of them count: set bits.
+    /// Set bits are compared, clear bits are ignored.
     pub mask: T,
 }
 
-/// Where [`Edit::NextHop`] takes the next hop from.
+/// New next hop of [`Edit::NextHop`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum EditNextHop {
-    /// The speaker's own address towards that peer; on import it makes the route unusable (RFC 4271 5.1.3).
+    /// The local address towards the peer. On import it makes the route unusable (RFC 4271 5.1.3).
     Own,
-    /// This address. A route of a family that it does not fit is not used, or not announced.
+    /// This address. A route of another family is not used, or not announced.
     Address(IpAddr),
 }
 
@@ -33,64 +33,65 @@ impl fmt::Display for EditNextHop {
     }
 }
 
-/// One change.
+/// One attribute change.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Edit {
-    /// Sets LOCAL_PREF. It is never sent to eBGP peers (RFC 4271 5.1.5).
+    /// Sets LOCAL_PREF. It is not sent to eBGP peers (RFC 4271 5.1.5).
     LocalPref(u32),
-    /// Sets MULTI_EXIT_DISC, or removes it.
+    /// Sets (`Some`) or removes (`None`) MULTI_EXIT_DISC.
     Med(Option<u32>),
-    /// Adds to MULTI_EXIT_DISC, where none counts as 0; it stays at the greatest value.
+    /// Adds to MULTI_EXIT_DISC, up to 4,294,967,295. A missing value counts as 0.
     MedAdd(u32),
-    /// Subtracts from MULTI_EXIT_DISC, where none counts as 0; it stays at 0.
+    /// Subtracts from MULTI_EXIT_DISC, down to 0. A missing value counts as 0.
     MedSub(u32),
-    /// Prepends an AS to AS_PATH, on export behind the AS that the session prepends anyway. `None`: on import the peer's
-    /// AS, on export ours; on iBGP sessions nothing, as it would be a loop.
+    /// Prepends an AS to AS_PATH. On export it goes behind the AS that the session itself prepends.
     Prepend {
-        /// Which.
+        /// AS to prepend. `None`: the AS of the peer on import, the local AS on export. On iBGP sessions
+        /// `None` prepends nothing, as the result would be an AS loop.
         asn: Option<u32>,
-        /// How often.
+        /// Number of times.
         times: u8,
     },
     /// Sets the next hop.
     NextHop(EditNextHop),
     /// Removes matching communities.
     RemoveCommunities(Box<[Masked<u32>]>),
-    /// Attaches communities that are not there yet.
+    /// Adds communities that the route does not have yet.
     AddCommunities(Box<[u32]>),
     /// Removes matching large communities.
     RemoveLarge(Box<[Masked<[u32; 3]>]>),
-    /// Attaches large communities that are not there yet.
+    /// Adds large communities that the route does not have yet.
     AddLarge(Box<[[u32; 3]]>),
     /// Removes matching extended communities.
     RemoveExtended(Box<[Masked<[u8; 8]>]>),
-    /// Attaches extended communities that are not there yet. On export to an eBGP peer also those that are non-transitive,
-    /// of which nothing else leaves the AS (RFC 4360 6).
+    /// Adds extended communities that the route does not have yet. On export to an eBGP peer, added
+    /// non-transitive ones are sent too; received ones are removed (RFC 4360 6).
     AddExtended(Box<[[u8; 8]]>),
 }
 
-/// Changes in their order; cheap to clone.
+/// An ordered list of changes; cheap to clone.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Edits(Option<Arc<[Edit]>>);
 
 impl Edits {
-    /// No change.
+    /// The empty list.
     pub const NONE: Self = Self(None);
 
-    /// Nothing changes.
+    /// Returns true if the list is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_none()
     }
 
-    /// The changes in their order.
+    /// Returns the changes in order.
     #[must_use]
     pub fn as_slice(&self) -> &[Edit] {
         self.0.as_deref().unwrap_or_default()
     }
 
-    /// All but the next hop, which depends on the session; `own` is the AS that [`Edit::Prepend`] takes by default.
+    /// Applies all changes but the next hop, which depends on the session. `own`: default AS of
+    /// [`Edit::Prepend`].
     pub(crate) fn apply(&self, a: &mut Attributes, own: Option<u32>) {
         for edit in self.as_slice() {
             match edit {
@@ -124,17 +125,17 @@ impl Edits {
         }
     }
 
-    /// The last word about the next hop.
+    /// Returns the next hop of the last [`Edit::NextHop`].
     pub(crate) fn next_hop(&self) -> Option<EditNextHop> {
         self.as_slice().iter().rev().find_map(|e| if let Edit::NextHop(hop) = e { Some(*hop) } else { None })
     }
 
-    /// True if MULTI_EXIT_DISC is theirs and not what was received.
+    /// Returns true if a change sets or removes MULTI_EXIT_DISC, so that the value is not the received one.
     pub(crate) fn touch_med(&self) -> bool {
         self.as_slice().iter().any(|e| matches!(e, Edit::Med(_) | Edit::MedAdd(_) | Edit::MedSub(_)))
     }
 
-    /// Octets by which they can lengthen a message, at most.
+    /// Returns an upper limit, in octets, on how much the changes lengthen a message.
     pub(crate) fn growth(&self) -> usize {
         let of = |edit: &Edit| match edit {
             Edit::Prepend { times, .. } => usize::from(*times) * 8,
@@ -218,7 +219,7 @@ mod tests {
 
     #[test]
     fn a_full_segment_is_never_overrun() {
-        // RFC 4271 4.3: a segment holds 255 ASes.
+        // RFC 4271 4.3: a segment has at most 255 ASes.
         let path = AsPath::from_sequence(&[65001; 250]);
         let a = edited([Edit::Prepend { asn: None, times: 255 }], |a| a.as_path = path);
         assert_eq!(a.as_path.hops(), 505);

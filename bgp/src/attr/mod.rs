@@ -1,8 +1,8 @@
-//! The path attributes of a route as values, without its prefixes.
+//! Path attributes of a route as values, without its prefixes.
 //!
-//! Here are [`Attributes`], made to be interned (`Eq`, `Hash`, boxed slices without spare capacity, what few
-//! routes carry behind one pointer), and [`AsPath`]. What is not: reading and writing bytes, which is
-//! [`wire`](crate::wire), and any decision about routes. [`Edits`] are changes that policy asks for.
+//! [`Attributes`] is designed for interning: `Eq` and `Hash`, boxed slices without spare capacity, rare
+//! attributes behind one pointer. [`AsPath`] is the AS path. [`Edits`] are the changes that policy applies.
+//! Encoding and decoding are in [`wire`](crate::wire); the decision process is not part of this module.
 
 mod as_path;
 mod edit;
@@ -15,47 +15,48 @@ use tortie_net::ScopedAddr;
 pub use as_path::{AsPath, Segment, SegmentKind, Segments};
 pub use edit::{Edit, EditNextHop, Edits, Masked};
 
-/// AS_TRANS (RFC 6793): stands for a four-octet AS where only two octets fit.
+/// AS_TRANS (RFC 6793): replaces an AS above 65,535 in two-octet fields.
 pub const AS_TRANS: u32 = AS_TRANS_SHORT as u32;
 
-/// Type code of the IPv6 address specific extended communities (RFC 5701), which are carried as they came.
+/// Type code of the IPv6 address specific extended communities attribute (RFC 5701), which is passed on
+/// unchanged.
 pub(crate) const IPV6_EXT_COMMUNITIES: u8 = 25;
 
-/// [`AS_TRANS`] in its two octets.
+/// [`AS_TRANS`] as a two-octet number.
 pub(crate) const AS_TRANS_SHORT: u16 = 23456;
 
-/// Well-known communities (RFC 1997, 7611, 8326).
+/// Well-known communities (RFC 1997, RFC 7999, RFC 8326, RFC 9494).
 pub mod community {
-    /// GRACEFUL_SHUTDOWN (RFC 8326).
+    /// GRACEFUL_SHUTDOWN (RFC 8326): the path goes down soon.
     pub const GRACEFUL_SHUTDOWN: u32 = 0xFFFF_0000;
-    /// BLACKHOLE (RFC 7999).
+    /// BLACKHOLE (RFC 7999): discard traffic to the prefix.
     pub const BLACKHOLE: u32 = 0xFFFF_029A;
-    /// NO_EXPORT (RFC 1997): not to eBGP peers.
+    /// NO_EXPORT (RFC 1997): not announced to eBGP peers.
     pub const NO_EXPORT: u32 = 0xFFFF_FF01;
-    /// NO_ADVERTISE (RFC 1997): not to any peer.
+    /// NO_ADVERTISE (RFC 1997): not announced to any peer.
     pub const NO_ADVERTISE: u32 = 0xFFFF_FF02;
-    /// NO_EXPORT_SUBCONFED (RFC 1997): not to eBGP peers, also inside a confederation.
+    /// NO_EXPORT_SUBCONFED (RFC 1997): not announced to eBGP peers, including those inside a confederation.
     pub const NO_EXPORT_SUBCONFED: u32 = 0xFFFF_FF03;
-    /// LLGR_STALE (RFC 9494).
+    /// LLGR_STALE (RFC 9494): long-lived stale route.
     pub const LLGR_STALE: u32 = 0xFFFF_0006;
-    /// NO_LLGR (RFC 9494).
+    /// NO_LLGR (RFC 9494): not kept as long-lived stale.
     pub const NO_LLGR: u32 = 0xFFFF_0007;
 }
 
-/// ORIGIN (RFC 4271 5.1.1); the smaller one is preferred.
+/// ORIGIN (RFC 4271 5.1.1). The lower value is preferred.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub enum Origin {
     /// Interior to the originating AS.
     #[default]
     Igp = 0,
-    /// Learned by the EGP protocol.
+    /// Learned by EGP (RFC 904).
     Egp = 1,
     /// Learned by other means.
     Incomplete = 2,
 }
 
 impl Origin {
-    /// The origin of this code.
+    /// Returns the origin with this code. `None` if the code is not assigned.
     #[must_use]
     pub fn from_code(code: u8) -> Option<Self> {
         match code {
@@ -66,7 +67,7 @@ impl Origin {
         }
     }
 
-    /// `igp`, `egp` or `incomplete`.
+    /// Returns the origin as text: `igp`, `egp` or `incomplete`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -80,32 +81,32 @@ impl Origin {
 /// AGGREGATOR (RFC 4271 5.1.7), after the merge of RFC 6793.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Aggregator {
-    /// The AS that made the aggregate.
+    /// AS that formed the aggregate.
     pub asn: u32,
-    /// The BGP identifier of the speaker that made it.
+    /// BGP identifier of the speaker that formed it.
     pub router_id: Ipv4Addr,
 }
 
-/// An optional transitive attribute that is carried as it came.
+/// An optional transitive attribute that is passed on unchanged.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Opaque {
-    /// Attribute flags without Extended Length, which the encoder computes. Partial is set on those that this speaker
-    /// does not recognise (RFC 4271 5).
+    /// Attribute flags without Extended Length, which the encoder computes. Partial is set if this speaker
+    /// does not recognise the attribute (RFC 4271 5).
     pub flags: u8,
     /// Attribute type code.
     pub code: u8,
-    /// The value.
+    /// Attribute value.
     pub value: Box<[u8]>,
 }
 
-/// Optional transitive attributes that came with the Partial bit: somebody on the way did not recognise them, or attached
-/// them later. Where it is set it stays, also where this speaker recognises them (RFC 4271 5). Those of
-/// [`Opaque`] have it among their flags.
+/// Recognised optional transitive attributes that have the Partial bit: a speaker on the path did not
+/// recognise them, or added them later. Once set, the bit stays (RFC 4271 5). [`Opaque`] attributes have it
+/// in their flags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Partial(u8);
 
 impl Partial {
-    /// None of them.
+    /// No attribute.
     pub const NONE: Self = Self(0);
     /// AGGREGATOR.
     pub const AGGREGATOR: Self = Self(1);
@@ -113,83 +114,83 @@ impl Partial {
     pub const COMMUNITIES: Self = Self(1 << 1);
     /// Extended communities (RFC 4360).
     pub const EXT_COMMUNITIES: Self = Self(1 << 2);
-    /// AS4_PATH (RFC 6793), which a session of two octets alone has.
+    /// AS4_PATH (RFC 6793), used on two-octet sessions only.
     pub const AS4_PATH: Self = Self(1 << 3);
-    /// AS4_AGGREGATOR (RFC 6793), likewise.
+    /// AS4_AGGREGATOR (RFC 6793), used on two-octet sessions only.
     pub const AS4_AGGREGATOR: Self = Self(1 << 4);
     /// Large communities (RFC 8092).
     pub const LARGE_COMMUNITIES: Self = Self(1 << 5);
     /// ONLY_TO_CUSTOMER (RFC 9234).
     pub const OTC: Self = Self(1 << 6);
 
-    /// These and those.
+    /// Returns the union of both sets.
     #[must_use]
     pub fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// These but for those.
+    /// Returns the set without the attributes in `other`.
     #[must_use]
     pub fn without(self, other: Self) -> Self {
         Self(self.0 & !other.0)
     }
 
-    /// True if all of those are among these.
+    /// Returns true if all attributes in `other` are in the set.
     #[must_use]
     pub fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 }
 
-/// Attributes that few routes carry; see [`Attributes::extra`].
+/// Rare attributes of a route; see [`Attributes::extra`].
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Extra {
-    /// AGGREGATOR.
+    /// AGGREGATOR (RFC 4271 5.1.7).
     pub aggregator: Option<Aggregator>,
-    /// ORIGINATOR_ID (RFC 4456).
+    /// ORIGINATOR_ID (RFC 4456 8).
     pub originator_id: Option<u32>,
-    /// ONLY_TO_CUSTOMER (RFC 9234): the AS.
+    /// AS number in ONLY_TO_CUSTOMER (RFC 9234 5).
     pub otc: Option<u32>,
-    /// CLUSTER_LIST (RFC 4456), the nearest reflector first.
+    /// CLUSTER_LIST (RFC 4456 8), nearest reflector first.
     pub cluster_list: Box<[u32]>,
     /// Extended communities (RFC 4360), eight octets each.
     pub ext_communities: Box<[[u8; 8]]>,
-    /// Optional transitive attributes that are only passed on, in the order of arrival.
+    /// Optional transitive attributes that are passed on unchanged, in the order received.
     pub opaque: Box<[Opaque]>,
 }
 
-/// The path attributes of a route.
+/// Path attributes of a route.
 ///
-/// Two routes with equal attributes compare equal and hash alike, so one allocation can serve all of them.
+/// Routes with equal attributes compare and hash equal, so they can share one allocation.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Attributes {
-    /// ORIGIN.
+    /// ORIGIN (RFC 4271 5.1.1).
     pub origin: Origin,
-    /// ATOMIC_AGGREGATE is present.
+    /// True if ATOMIC_AGGREGATE is present.
     pub atomic_aggregate: bool,
-    /// Which attributes have the Partial bit; means nothing for those that are absent.
+    /// Attributes with the Partial bit. Bits of absent attributes have no meaning.
     pub partial: Partial,
-    /// The next hop: NEXT_HOP, or the global address of MP_REACH_NLRI, or its link-local address where it has no
+    /// Next hop: NEXT_HOP, or the global address of MP_REACH_NLRI, or its link-local address if it has no
     /// global one.
     pub next_hop: ScopedAddr,
-    /// The link-local address that MP_REACH_NLRI carried besides or instead of a global one (RFC 2545).
+    /// Link-local address of MP_REACH_NLRI, next to or instead of a global one (RFC 2545 3).
     pub link_local: Option<Ipv6Addr>,
-    /// MULTI_EXIT_DISC.
+    /// MULTI_EXIT_DISC (RFC 4271 5.1.4).
     pub med: Option<u32>,
-    /// LOCAL_PREF; never received from or sent to an eBGP peer.
+    /// LOCAL_PREF (RFC 4271 5.1.5); never received from or sent to an eBGP peer.
     pub local_pref: Option<u32>,
     /// AS_PATH, after the merge of RFC 6793.
     pub as_path: AsPath,
-    /// Communities (RFC 1997) in the order of arrival.
+    /// Communities (RFC 1997) in the order received.
     pub communities: Box<[u32]>,
-    /// Large communities (RFC 8092), without duplicates, in the order of arrival.
+    /// Large communities (RFC 8092) in the order received, without duplicates.
     pub large_communities: Box<[[u32; 3]]>,
-    /// `None` when it would be all default: see [`Attributes::edit_extra`].
+    /// `None` if all rare attributes are absent; see [`Attributes::edit_extra`].
     extra: Option<Box<Extra>>,
 }
 
 impl Attributes {
-    /// Attributes with this next hop, origin IGP, an empty AS path and nothing else.
+    /// Returns attributes with this next hop, ORIGIN IGP, an empty AS_PATH and nothing else.
     #[must_use]
     pub fn new(next_hop: impl Into<ScopedAddr>) -> Self {
         Self {
@@ -207,14 +208,14 @@ impl Attributes {
         }
     }
 
-    /// Attributes that few routes carry; `None`: this one carries none of them.
+    /// Returns the rare attributes. `None` if the route has none of them.
     #[must_use]
     pub fn extra(&self) -> Option<&Extra> {
         self.extra.as_deref()
     }
 
-    /// Changes what few routes carry. A closure, because an all-default value has to vanish again for equal
-    /// attributes to stay equal.
+    /// Changes the rare attributes through a closure. Afterwards an all-default value is dropped, so that
+    /// equal attributes compare equal.
     pub fn edit_extra(&mut self, edit: impl FnOnce(&mut Extra)) {
         let mut extra = self.extra.take().unwrap_or_default();
         edit(&mut extra);
@@ -223,59 +224,59 @@ impl Attributes {
         }
     }
 
-    /// AGGREGATOR.
+    /// Returns AGGREGATOR.
     #[must_use]
     pub fn aggregator(&self) -> Option<Aggregator> {
         self.extra().and_then(|e| e.aggregator)
     }
 
-    /// ORIGINATOR_ID (RFC 4456).
+    /// Returns ORIGINATOR_ID (RFC 4456 8).
     #[must_use]
     pub fn originator_id(&self) -> Option<u32> {
         self.extra().and_then(|e| e.originator_id)
     }
 
-    /// ONLY_TO_CUSTOMER (RFC 9234).
+    /// Returns the AS number in ONLY_TO_CUSTOMER (RFC 9234 5).
     #[must_use]
     pub fn otc(&self) -> Option<u32> {
         self.extra().and_then(|e| e.otc)
     }
 
-    /// CLUSTER_LIST (RFC 4456), the nearest reflector first.
+    /// Returns CLUSTER_LIST (RFC 4456 8), nearest reflector first.
     #[must_use]
     pub fn cluster_list(&self) -> &[u32] {
         self.extra().map_or(&[], |e| &e.cluster_list)
     }
 
-    /// Extended communities (RFC 4360).
+    /// Returns the extended communities (RFC 4360).
     #[must_use]
     pub fn ext_communities(&self) -> &[[u8; 8]] {
         self.extra().map_or(&[], |e| &e.ext_communities)
     }
 
-    /// Optional transitive attributes that are only passed on.
+    /// Returns the optional transitive attributes that are passed on unchanged.
     #[must_use]
     pub fn opaque(&self) -> &[Opaque] {
         self.extra().map_or(&[], |e| &e.opaque)
     }
 
-    /// True if this community is attached.
+    /// Returns true if the route has this community.
     #[must_use]
     pub fn has_community(&self, community: u32) -> bool {
         self.communities.contains(&community)
     }
 
-    /// Attaches those communities that are not there yet.
+    /// Adds communities that the route does not have yet.
     pub fn add_communities(&mut self, add: &[u32]) {
         extend_set(&mut self.communities, add);
     }
 
-    /// Attaches those large communities that are not there yet.
+    /// Adds large communities that the route does not have yet.
     pub fn add_large_communities(&mut self, add: &[[u32; 3]]) {
         extend_set(&mut self.large_communities, add);
     }
 
-    /// Drops the extended communities that stay inside an AS (RFC 4360 6, RFC 5701 2).
+    /// Removes the non-transitive extended communities, which must not leave the AS (RFC 4360 6, RFC 5701 2).
     pub(crate) fn drop_non_transitive(&mut self) {
         let short = self.ext_communities().iter().any(|c| stays_inside(c));
         let long = self.opaque().iter().any(|o| long_communities(o).iter().any(|c| stays_inside(c)));
@@ -293,7 +294,7 @@ impl Attributes {
                     .copied()
                     .collect();
             }
-            // An attribute of no community is malformed (RFC 7606 7.15).
+            // An attribute without communities would be malformed (RFC 7606 7.15).
             if e.opaque.iter().any(|o| is_long(o) && o.value.is_empty()) {
                 let rest = take(&mut e.opaque).into_iter().filter(|o| !is_long(o) || !o.value.is_empty());
                 e.opaque = rest.collect();
@@ -301,7 +302,7 @@ impl Attributes {
         });
     }
 
-    /// Drops what another AS found out about the origin of the route (RFC 8097 2): nobody vouches for it here.
+    /// Removes the origin validation state of another AS (RFC 8097 2), which this AS has not verified.
     pub(crate) fn drop_validation_state(&mut self) {
         let is_state = |c: &[u8; 8]| c.starts_with(&[0x43, 0]);
         if self.ext_communities().iter().any(is_state) {
@@ -310,12 +311,12 @@ impl Attributes {
     }
 }
 
-/// The communities of an attribute of RFC 5701; none of any other.
+/// Returns the communities of an IPv6 address specific extended communities attribute (RFC 5701), else none.
 fn long_communities(opaque: &Opaque) -> &[[u8; 20]] {
     if opaque.code == IPV6_EXT_COMMUNITIES { opaque.value.as_chunks().0 } else { &[] }
 }
 
-/// True if this extended community of either length is non-transitive: the second bit of its type.
+/// Returns true for a non-transitive extended community of either length: the second bit of the type is set.
 fn stays_inside(community: &[u8]) -> bool {
     community.first().is_some_and(|kind| kind & 0x40 != 0)
 }
@@ -367,7 +368,7 @@ mod tests {
     fn non_transitive_extended_communities_of_both_kinds_are_dropped() {
         let mut a = Attributes::new(Ipv4Addr::LOCALHOST);
         let (inside, onward) = ([0x40, 4, 0, 0, 0, 0, 0, 1], [0x80, 4, 0, 0, 0, 0, 0, 1]);
-        // RFC 5701 2: the same two types, 20 octets.
+        // RFC 5701 2: same type octets, 20 octets per community.
         let long = |first| [&[first, 2][..], &[7; 18]].concat();
         let opaque = |code, value: Vec<u8>| Opaque { flags: 0xc0, code, value: value.into() };
         let other = opaque(99, long(0x40));
@@ -389,7 +390,7 @@ mod tests {
 
     #[test]
     fn a_set_stays_small() {
-        // 116,000 sets of a full table have to fit beside a million routes in 100 MB.
+        // The 116,000 attribute sets of a full table, with one million routes, have to fit into 100 MB.
         assert!(size_of::<Attributes>() <= 112, "{}", size_of::<Attributes>());
     }
 }

@@ -1,27 +1,31 @@
-//! Capabilities that our OPEN leaves out because the peer refused them (RFC 5492 3 and 5, RFC 4271 6.2).
+//! Capability fallback: capabilities that the next OPEN omits because the peer rejected them (RFC 5492 3 and
+//! 5, RFC 4271 6.2).
 //!
-//! A peer that answers an OPEN with Unsupported Capability names in the data what it stumbled over: the next OPEN does without.
-//! One that names nothing gets an OPEN with no more than families, four-octet AS and role, and one that refuses optional
-//! parameters as such, as speakers of before 1998 do, gets none, where IPv4 unicast is configured, which is what a session
-//! without capabilities carries, and no role is required. Each step leaves out something more, so it ends; when nothing is left to
-//! leave out, after any other refusal (ours or the peer's), and after each session, it starts with everything again.
+//! A peer that answers with Unsupported Capability lists the capabilities in the data, and the next OPEN
+//! omits these. If it lists none, the next OPEN has only families, four-octet AS and role. A peer that
+//! rejects optional parameters as such (pre-RFC 2842 speakers) receives none, provided that IPv4 unicast is
+//! configured, which a session without capabilities carries, and that no role is required.
+//!
+//! Each step omits more, so the procedure terminates. It restarts with all capabilities when nothing more can
+//! be omitted, after any other NOTIFICATION on an attempt, sent or received, and after each session.
 
 use crate::types::Family;
 use crate::wire::{Capabilities, ErrorCode, Notification};
 
-/// The capabilities to leave out.
+/// Capabilities to omit from the next OPEN.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct CapabilityFallback {
-    /// Capabilities as they stood in the NOTIFICATIONs: code and value.
+    /// Capabilities as listed in NOTIFICATIONs: code and value.
     named: Vec<(u8, Box<[u8]>)>,
-    /// All but families, AS and role.
+    /// Omits all but families, four-octet AS and role.
     optional: bool,
-    /// All.
+    /// Omits all.
     everything: bool,
 }
 
 impl CapabilityFallback {
-    /// Leaves it out. `role_strict`: a session without roles is of no use.
+    /// Removes the rejected capabilities. `role_strict`: the role capability stays, because no session comes
+    /// up without roles.
     pub(crate) fn apply(&self, capabilities: &mut Capabilities, role_strict: bool) {
         let bare = capabilities.carried_families().contains(Family::Ipv4Unicast)
             && !(role_strict && capabilities.role.is_some());
@@ -47,7 +51,8 @@ impl CapabilityFallback {
         }
     }
 
-    /// The peer refused an OPEN with these capabilities. `true`: it is worth to try another one at once.
+    /// Records that the peer rejected an OPEN with the capabilities in `offered`. Returns true if a different
+    /// OPEN can be sent at once.
     pub(crate) fn learn(
         &mut self,
         refusal: &Notification,
@@ -111,12 +116,12 @@ mod tests {
             ..offered()
         };
         assert_eq!(now, wanted);
-        // Then another one.
+        // A second rejection.
         assert!(without.learn(&refused(&[6, 0]), &now, false));
         let mut now = offered();
         without.apply(&mut now, false);
         assert_eq!(now, Capabilities { extended_messages: false, ..wanted });
-        // What was not offered is no reason to try again, and what was learned is forgotten.
+        // Rejection of a capability that was not offered is no reason for a retry, and clears the fallback.
         assert!(!without.learn(&refused(&[71, 0]), &now, false));
         assert_eq!(without, CapabilityFallback::default());
     }
@@ -151,7 +156,8 @@ mod tests {
         assert_eq!(now, Capabilities::default());
     }
 
-    /// RFC 4760 8: without capabilities a session carries IPv4 unicast, which is not to come up where it is not configured.
+    /// RFC 4760 8: a session without capabilities carries IPv4 unicast, so it must not come up where that is
+    /// not configured.
     #[test]
     fn ipv6_alone_never_goes_without_its_family() {
         let only = Capabilities { families: Families::NONE.with(Family::Ipv6Unicast), ..offered() };
@@ -166,8 +172,8 @@ mod tests {
         assert_eq!(without, CapabilityFallback::default());
     }
 
-    /// RFC 9234 4.2: where the peer's role is required there is no session without, and ours is offered (4.1). Elsewhere a peer
-    /// that refuses it by name is one that need not have one.
+    /// RFC 9234 4.2: with a required role (strict mode) no session comes up without roles, and ours is always
+    /// sent (4.1). Otherwise it is omitted for a peer that rejects it by code.
     #[test]
     fn the_role_stays_where_it_is_required() {
         let mut without = CapabilityFallback::default();

@@ -1,28 +1,30 @@
-//! Connection collision detection (RFC 4271 6.8): two connections to one peer, of which one stays.
+//! Connection collision detection (RFC 4271 6.8): of two connections to one peer, one is closed.
 //!
-//! It is resolved when the OPEN of one of them arrives: only then are both identifiers known.
+//! A collision is resolved on receipt of an OPEN, because only then is the BGP identifier of the peer known.
 
 use super::connection::Direction;
 use crate::api::{Down, DownCode, State};
 use crate::wire::{ErrorCode, Open};
 
-/// Outcome for the connection whose OPEN arrived, and for the other one.
+/// Outcome for the connection whose OPEN arrived ("this") and for the other one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Resolution {
-    /// It goes on; there is no other.
+    /// No other connection exists; this one continues.
     NoCollision,
-    /// It goes on, the other one is closed with Cease 7.
+    /// This connection continues; the other is closed with Cease subcode 7.
     DumpOther,
-    /// It is closed with Cease 7, the other one goes on.
+    /// This connection is closed with Cease subcode 7; the other continues.
     DumpThis,
-    /// The other one would win, but its OPEN may never come: this one waits for it a little.
+    /// The other connection has precedence, but its OPEN may never arrive: this one waits for it for a
+    /// limited time.
     AwaitOther,
-    /// The peer restarted (RFC 4724 4.2): the established session is dead, and closed without a NOTIFICATION.
+    /// The peer restarted (RFC 4724 4.2): the established session is dead and is closed without a
+    /// NOTIFICATION.
     ReplaceEstablished,
 }
 
-/// Resolves a collision. `other`: the state of the peer's other connection; `this_wins`: by [`wins`]; `replaces`: a new
-/// connection means that the established session is dead.
+/// Resolves a collision. `other`: state of the peer's other connection. `this_wins`: result of [`wins`].
+/// `replaces`: a new connection proves that the established session is dead.
 pub(crate) fn resolve(other: Option<State>, this_wins: bool, replaces: bool) -> Resolution {
     match other {
         None => Resolution::NoCollision,
@@ -35,14 +37,14 @@ pub(crate) fn resolve(other: Option<State>, this_wins: bool, replaces: bool) -> 
     }
 }
 
-/// True if a connection of this direction is the one to keep: that of the speaker with the higher identifier, with equal
-/// ones that of the higher AS (RFC 4271 6.8, RFC 6286 2.3).
+/// Returns true if a connection in this direction has precedence: the one opened by the speaker with the
+/// higher BGP identifier, or with equal identifiers, the higher AS (RFC 4271 6.8, RFC 6286 2.3).
 pub(crate) fn wins(ours: &Open, theirs: &Open, direction: Direction) -> bool {
     let ours_is_higher = (ours.router_id, ours.asn) > (theirs.router_id, theirs.asn);
     ours_is_higher == (direction == Direction::Outgoing)
 }
 
-/// How the end of the connection that lost is reported.
+/// Returns the reported reason for the end of the losing connection.
 pub(crate) fn down() -> Down {
     Down {
         code: DownCode::Collision,

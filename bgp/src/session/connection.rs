@@ -1,4 +1,4 @@
-//! A connection, with its input and output that waits.
+//! State of one TCP connection: FSM, negotiated parameters, timers, queued input and output.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -13,63 +13,67 @@ use crate::api::State;
 use crate::types::Family;
 use crate::wire::{Negotiated, Open};
 
-/// Octets of input that a connection holds at most: two of the longest messages.
+/// Maximum number of queued input octets of a connection: two extended messages.
 pub(crate) const INPUT_MAX: usize = 128 * 1024;
 
-/// The end that opened a connection.
+/// Side that opened a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Direction {
     Outgoing,
     Incoming,
 }
 
-/// A connection.
+/// A TCP connection to a peer, from the OPEN on.
 #[derive(Debug, Clone)]
 pub(crate) struct Conn {
-    /// The source number of its peer.
+    /// Source number of the peer.
     pub(crate) peer: u32,
     pub(crate) direction: Direction,
     pub(crate) local: SocketAddr,
     pub(crate) remote: SocketAddr,
-    /// OpenSent, OpenConfirm or Established.
+    /// State machine in OpenSent, OpenConfirm or Established.
     pub(crate) fsm: Fsm,
     pub(crate) input: Input,
-    /// It is in the queue of connections with whole messages to read.
+    /// True while the connection is in the queue of [`Connections`](super::connections::Connections) with
+    /// whole messages to read.
     pub(crate) queued: bool,
-    /// Messages of the session itself; they go before all UPDATEs.
+    /// Encoded messages other than UPDATEs; they are sent before all UPDATEs.
     pub(crate) control: Vec<u8>,
-    /// UPDATEs that have been made and not all copied out.
+    /// Positions in shared logs of encoded UPDATEs that are not copied out completely.
     pub(crate) cursors: VecDeque<Cursor>,
-    /// The embedder was given [`Event::WantWrite`](crate::Event::WantWrite) then, and has taken nothing since.
+    /// Time of the pending [`Event::WantWrite`](crate::Event::WantWrite). `None` after the embedder has taken
+    /// octets.
     pub(crate) write_pending_since: Option<Instant>,
     pub(crate) send_hold_armed: bool,
-    /// Index of the family that is served first next time.
+    /// Index of the family that is served first in the next round.
     pub(crate) next_family: usize,
     pub(crate) sent_open: Open,
     pub(crate) received_open: Option<Open>,
-    /// The body of the received OPEN, for monitoring.
+    /// Body of the received OPEN, for BMP.
     pub(crate) received_open_body: Box<[u8]>,
     pub(crate) negotiated: Option<Negotiated>,
-    /// Hold time; 0: none.
+    /// Hold time; 0 disables the timer.
     pub(crate) hold: Duration,
-    /// Keepalive interval; 0: none.
+    /// Keepalive interval; 0 disables the timer.
     pub(crate) keepalive: Duration,
     pub(crate) hold_at: Option<Instant>,
     pub(crate) margin: Margin,
     pub(crate) keepalive_at: Option<Instant>,
-    /// Its OPEN came, but it would lose a collision: it waits for the other connection until then, and has sent no KEEPALIVE.
+    /// Set while the connection, whose OPEN arrived, waits for another one with precedence
+    /// ([`Resolution::AwaitOther`](super::collision::Resolution::AwaitOther)). No KEEPALIVE is sent until
+    /// this time.
     pub(crate) collision_hold_until: Option<Instant>,
-    /// KEEPALIVE came while it waited.
+    /// True if a KEEPALIVE arrived during that wait.
     pub(crate) confirmed: bool,
-    /// Refreshes that we send, by family.
+    /// Route refreshes to send, by family.
     pub(crate) refreshes: [RefreshOut; 2],
     pub(crate) refresh_pace: RefreshPace,
 }
 
-/// The least part of the hold time that was left when a message came, in the last two and a half to five minutes.
+/// Lowest fraction of the hold time that was left when a message arrived, over the last 2.5 to 5 minutes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Margin {
-    /// When the present half began; `None`: no message came yet.
+    /// Start of the current half. `None` before the first message.
     began: Option<Instant>,
     now: f32,
     before: f32,
@@ -84,7 +88,7 @@ impl Default for Margin {
 impl Margin {
     const HALF: Duration = Duration::from_secs(150);
 
-    /// A message came; `deadline` is when the session would have ended without it.
+    /// Records the arrival of a message. `deadline`: expiry of the hold timer without it.
     pub(crate) fn note(&mut self, deadline: Instant, hold: Duration, now: Instant) {
         if self.began.is_none_or(|began| now.saturating_duration_since(began) >= Self::HALF) {
             (self.began, self.before, self.now) = (Some(now), self.now, 1.0);
@@ -92,7 +96,7 @@ impl Margin {
         self.now = self.now.min(Self::part(deadline, hold, now));
     }
 
-    /// The least part, that of this moment included.
+    /// Returns the lowest fraction, including the present one.
     pub(crate) fn least(&self, deadline: Instant, hold: Duration, now: Instant) -> f32 {
         self.now.min(self.before).min(Self::part(deadline, hold, now))
     }
@@ -102,21 +106,21 @@ impl Margin {
     }
 }
 
-/// A refresh that the peer is sent (RFC 7313).
+/// State of a route refresh towards the peer (RFC 7313).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum RefreshOut {
     #[default]
     No,
-    /// It was requested before End-of-RIB, after which it has to begin.
+    /// Requested before End-of-RIB was sent; begins after it.
     AfterEndOfRib,
-    /// It was asked for, and begins when the peer takes something.
+    /// Requested; begins when the peer next takes output.
     Requested,
-    /// It began; when all routes were sent, its end is.
+    /// BoRR is sent; EoRR follows after all routes.
     Begun,
 }
 
 impl Conn {
-    /// A connection that has just been made. `hold`: the hold time until the OPEN of the peer is there.
+    /// Creates a connection in its initial state. `hold`: hold time until the OPEN of the peer arrives.
     pub(crate) fn new(
         peer: u32,
         direction: Direction,
@@ -158,23 +162,24 @@ impl Conn {
         self.fsm.state()
     }
 
-    /// True if the session carries this family.
+    /// Returns true if the session carries this family.
     pub(crate) fn carries(&self, family: Family) -> bool {
         self.negotiated.is_some_and(|n| n.families.contains(family))
     }
 
-    /// The interface of a session over link-local addresses, else 0.
+    /// Returns the interface index of a session between link-local addresses, else 0.
     pub(crate) fn link(&self) -> u32 {
         ScopedAddr::of(self.remote).interface()
     }
 
-    /// Both ends offered enhanced refresh (RFC 7313).
+    /// Returns true if both ends offered enhanced route refresh (RFC 7313).
     pub(crate) fn has_enhanced_refresh(&self) -> bool {
         self.sent_open.capabilities.enhanced_refresh
             && self.received_open.as_ref().is_some_and(|t| t.capabilities.enhanced_refresh)
     }
 
-    /// Both ends said that NOTIFICATIONs are no end to graceful restart (RFC 8538 4).
+    /// Returns true if both ends set the N bit: graceful restart applies after a NOTIFICATION too (RFC 8538
+    /// 4).
     pub(crate) fn has_graceful_notification(&self) -> bool {
         let said = |open: &Open| open.capabilities.graceful_restart.as_ref().is_some_and(|g| g.notification);
         said(&self.sent_open) && self.received_open.as_ref().is_some_and(said)
@@ -185,7 +190,7 @@ impl Conn {
     }
 }
 
-/// Received octets that have not been read as messages.
+/// Received octets that are not processed yet.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Input {
     octets: Vec<u8>,
@@ -210,7 +215,7 @@ impl Input {
         if self.at >= self.octets.len() {
             self.octets.clear();
             self.at = 0;
-            // Thousands of idle connections hold nothing.
+            // An idle connection keeps no buffer, because there may be thousands.
             if self.octets.capacity() > 4096 {
                 self.octets = Vec::new();
             }

@@ -1,4 +1,4 @@
-//! All connections, the queue of those with input to read, and the last messages of those that are closed.
+//! Table of all connections, queue of those with input, and final messages of closed ones.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -9,17 +9,17 @@ use super::connection::{Conn, Input};
 use super::peer::Peer;
 use crate::api::ConnId;
 
-/// How long last messages wait to be fetched.
+/// Time for which a final message is kept for the embedder.
 const CLOSING: Duration = Duration::from_secs(10);
 
-/// See the module.
+/// Table of connections; see the module.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Connections {
     open: FxHashMap<ConnId, Conn>,
-    /// Last messages of connections that are no more.
+    /// Final messages (NOTIFICATIONs) of closed connections.
     closing: FxHashMap<ConnId, Vec<u8>>,
     closing_order: VecDeque<(Instant, ConnId)>,
-    /// Connections with whole messages to read, in the order in which they are served.
+    /// Connections with whole messages to read, in the order of service.
     readable: VecDeque<ConnId>,
 }
 
@@ -46,7 +46,7 @@ impl Connections {
         self.open.keys().copied().collect()
     }
 
-    /// The established connection of a peer.
+    /// Returns the established connection of a peer.
     pub(crate) fn session(&self, peer: &Peer) -> Option<&Conn> {
         self.get(peer.session?)
     }
@@ -59,7 +59,8 @@ impl Connections {
         self.open.remove(&id)
     }
 
-    /// Puts back what a read of the connection's input left: `rest` did not come from `input`. `more`: it may begin with whole messages.
+    /// Returns the input buffer of a connection after a read. `rest`: unread octets that were not in `input`.
+    /// `more`: whole messages may be left, so the connection is queued again.
     pub(crate) fn put_back(&mut self, id: ConnId, mut input: Input, rest: &[u8], more: bool) {
         let Some(conn) = self.open.get_mut(&id) else { return };
         if !rest.is_empty() {
@@ -72,12 +73,12 @@ impl Connections {
         }
     }
 
-    /// How many connections wait to be read.
+    /// Returns the number of connections with messages to read.
     pub(crate) fn readable(&self) -> usize {
         self.readable.len()
     }
 
-    /// Takes the connection that has waited longest to be read.
+    /// Takes the connection that has waited longest for a read.
     pub(crate) fn next_readable(&mut self) -> Option<ConnId> {
         let id = self.readable.pop_front()?;
         if let Some(conn) = self.open.get_mut(&id) {
@@ -86,18 +87,18 @@ impl Connections {
         Some(id)
     }
 
-    /// Keeps the last message of a connection until it is fetched.
+    /// Keeps the final message of a connection until the embedder takes it.
     pub(crate) fn set_last_message(&mut self, id: ConnId, message: Vec<u8>, now: Instant) {
         self.closing.insert(id, message);
         self.closing_order.push_back((now, id));
     }
 
-    /// The last message of a closed connection.
+    /// Takes the final message of a closed connection.
     pub(crate) fn take_last_message(&mut self, id: ConnId) -> Option<Vec<u8>> {
         self.closing.remove(&id)
     }
 
-    /// Forgets last messages that nobody fetches.
+    /// Discards final messages that the embedder did not take in time.
     pub(crate) fn expire_last_messages(&mut self, now: Instant) {
         while let Some((at, id)) = self.closing_order.front().copied() {
             if self.closing.contains_key(&id) && now.duration_since(at) < CLOSING {

@@ -1,71 +1,75 @@
-//! Peers whose connections fail again and again (RFC 4271 8.1.1, DampPeerOscillations): after some of them in a row new ones
-//! are let in at a slow pace only, because each costs an OPEN, an event for the embedder, and perhaps a reevaluation of the tables.
+//! Rate limits per peer: for failing connections (DampPeerOscillations, RFC 4271 8.1.1) and for route refresh
+//! requests.
 //!
-//! It concerns connections that the peer opens. How often we dial is a matter of the retry timer. And peers that ask for all routes
-//! again and again, which are answered at a slow pace likewise.
+//! After several failures in a row, connections of the peer are accepted at a slow rate, because each costs
+//! an OPEN, an event for the embedder and possibly a reevaluation of the tables. The limit applies to
+//! incoming connections. Outgoing ones are limited by the ConnectRetryTimer. Repeated requests for all routes
+//! are limited in the same way.
 
 use std::time::{Duration, Instant};
 
-/// The pace at which failures are forgotten, and so the one at which a peer that only fails is let in.
+/// Time after which one failure expires, and thus the interval between accepted connections of a peer that
+/// always fails.
 const PACE: Duration = Duration::from_secs(5);
-/// This many may fail at once.
+/// Number of failures before the limit applies.
 const AT_ONCE: u32 = 10;
-/// A session that ends sooner counts as a failure.
+/// A session shorter than this counts as a failure.
 pub(crate) const YOUNG: Duration = Duration::from_secs(5);
 
-/// How a peer's connections fared lately.
+/// Rate limit for incoming connections of a peer.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Damping {
-    /// When all failures will be forgotten.
+    /// Time at which all recorded failures have expired.
     clear_at: Option<Instant>,
 }
 
 impl Damping {
-    /// A connection of the peer failed.
+    /// Records a failed connection.
     pub(crate) fn note_failure(&mut self, now: Instant) {
         let from = self.clear_at.map_or(now, |at| at.max(now));
         self.clear_at = Some(from + PACE);
     }
 
-    /// A new connection is not let in now.
+    /// Returns true if a new connection is refused now.
     pub(crate) fn refuses(&self, now: Instant) -> bool {
         self.left(now).is_some()
     }
 
-    /// For how long none is let in.
+    /// Returns the remaining time for which connections are refused.
     pub(crate) fn left(&self, now: Instant) -> Option<Duration> {
         let left = self.clear_at?.checked_duration_since(now + PACE * AT_ONCE)?;
         Some(left).filter(|left| !left.is_zero())
     }
 }
 
-/// The pace at which requests are forgotten, and so the one of a peer that never stops.
+/// Time after which one request expires, and thus the interval between answers to a peer that never stops.
 const REFRESH_PACE: Duration = Duration::from_secs(5);
-/// This many are answered at once.
+/// Number of requests that are answered without delay.
 const REFRESHES_AT_ONCE: u32 = 10;
 
-/// The requests of a connection for all routes (RFC 2918) lately. A request is 23 octets and its answer the whole table: some are answered at
-/// once, then one in five seconds, with which those are answered that came before it.
+/// Rate limit for the route refresh requests of a connection (RFC 2918). A request has 23 octets, its answer
+/// is the whole table. The first ten are answered at once, then one every 5 s, which also answers all
+/// requests that arrived before it.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct RefreshPace {
-    /// When all of them will be forgotten.
+    /// Time at which all recorded requests have expired.
     clear_at: Option<Instant>,
-    /// Families for which one waits.
+    /// Families with a delayed request.
     waiting: [bool; 2],
 }
 
-/// When a request is answered.
+/// Time of the answer to a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RefreshTime {
     Now,
-    /// Then: there was none that waits.
+    /// At this time; no other request was delayed.
     At(Instant),
-    /// With one that waits.
+    /// Together with a request that is delayed already.
     WithAnother,
 }
 
 impl RefreshPace {
-    /// Takes a request for a family, by its index.
+    /// Records a request for a family, given by its index.
     pub(crate) fn request(&mut self, family: usize, now: Instant) -> RefreshTime {
         let from = self.clear_at.map_or(now, |at| at.max(now));
         let first = from.checked_sub(REFRESH_PACE * (REFRESHES_AT_ONCE - 1)).filter(|first| *first > now);
@@ -80,7 +84,7 @@ impl RefreshPace {
         if is_first { RefreshTime::At(first) } else { RefreshTime::WithAnother }
     }
 
-    /// The families for which a request waited, in the order of their indexes; each is to be requested again.
+    /// Takes the families with a delayed request, by index. The caller requests each of them again.
     pub(crate) fn take_waiting(&mut self) -> [bool; 2] {
         std::mem::take(&mut self.waiting)
     }

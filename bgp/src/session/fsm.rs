@@ -1,110 +1,113 @@
-//! The BGP finite state machine (RFC 4271 8): six states, the events of 8.1, and the transitions of 8.2.2 as one pure function.
+//! The BGP finite state machine (RFC 4271 8): the six states, the events of 8.1, and the transitions of 8.2.2
+//! as one pure function.
 //!
-//! Each connection has a machine of its own, as 8.2.1 asks for: one for the connection that we open, which begins in Idle and
-//! dials from Connect on; one for each that the peer opens, which begins in Active. [`transition`] says for every state and event
-//! which state follows and what is to be done; the speaker feeds the events and carries out the [`Action`]s. A machine
-//! that comes back to Idle or Active is given up with its connection, and the next one started (event 3).
+//! Each connection has its own machine (8.2.1). That of an outgoing connection starts in Idle and dials in
+//! Connect; that of an incoming connection starts in Active. [`transition`] maps a state and an event to the
+//! next state and an [`Action`]; the speaker supplies the events and carries out the actions. A machine that
+//! returns to Idle or Active is discarded with its connection, and the next one is started (event 3).
 //!
-//! Events that this speaker does not have, all optional: 4 to 7, variants of 1 and 3 (a passive peer and one that is damped
-//! differ by what their ConnectRetryTimer does); 12 and 20, which belong to DelayOpen (the delay comes before the TCP connection,
-//! [`Dial::After`](crate::Dial::After)); 14 and 15 (which connections are accepted is [`Speaker::admits`](crate::Speaker::admits)). Not in
-//! RFC 4271: SendHoldTimer_Expires is event 29 of RFC 9687, ROUTE-REFRESH (RFC 2918) has no number.
+//! Not implemented, all optional: events 4 to 7, variants of 1 and 3 (a passive or damped peer differs only
+//! in its ConnectRetryTimer); 12 and 20 of DelayOpen (the delay precedes the TCP connection,
+//! [`Dial::After`](crate::Dial::After)); 14 and 15 ([`Speaker::admits`](crate::Speaker::admits) decides on
+//! incoming connections). Not in RFC 4271: SendHoldTimer_Expires is event 29 of RFC 9687, and ROUTE-REFRESH
+//! (RFC 2918) has no number.
 
 use crate::api::State;
 use crate::wire::ErrorCode;
 
-/// An event of RFC 4271 8.1, named as there, with its number.
+/// An event of RFC 4271 8.1, with its name and number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Event {
-    /// Event 1: an administrator, or the configuration, starts the peer.
+    /// Event 1: an operator or the configuration starts the peer.
     ManualStart,
-    /// Event 2: an administrator, or the configuration, stops the connection.
+    /// Event 2: an operator or the configuration stops the connection.
     ManualStop,
-    /// Event 3: the speaker starts the peer again after a connection ended.
+    /// Event 3: the speaker restarts the peer after the end of a connection.
     AutomaticStart,
-    /// Event 8: the speaker stops the connection: too many prefixes, BFD or the link down, its own end.
+    /// Event 8: the speaker stops the connection: prefix limit, BFD or link down, shutdown of the process.
     AutomaticStop,
-    /// Event 9: it is time to dial.
+    /// Event 9: the next dial is due.
     ConnectRetryTimerExpires,
-    /// Event 10: nothing was received within the hold time.
+    /// Event 10: no message arrived within the hold time.
     HoldTimerExpires,
     /// Event 11: a KEEPALIVE is due.
     KeepaliveTimerExpires,
-    /// Event 13: the peer may be tried again after an error that kept it in Idle.
+    /// Event 13: the time in Idle after an error is over.
     IdleHoldTimerExpires,
-    /// Event 16: the connection that we asked for is up.
+    /// Event 16: the outgoing connection is up.
     TcpCrAcked,
-    /// Event 17: the connection that the peer asked for is up.
+    /// Event 17: the incoming connection is up.
     TcpConnectionConfirmed,
-    /// Event 18: the connection was not made, or was lost.
+    /// Event 18: the TCP connect failed or the connection was lost.
     TcpConnectionFails,
-    /// Event 19: a valid OPEN.
+    /// Event 19: a valid OPEN arrived.
     BgpOpen,
-    /// Event 21: the header of a message is wrong.
+    /// Event 21: a message with an invalid header arrived.
     BgpHeaderErr,
-    /// Event 22: an OPEN that is malformed, or that asks for what does not fit.
+    /// Event 22: a malformed or unacceptable OPEN arrived.
     BgpOpenMsgErr,
     /// Event 23: the connection lost a collision (RFC 4271 6.8).
     OpenCollisionDump,
-    /// Event 24: a NOTIFICATION with a version error.
+    /// Event 24: a NOTIFICATION with a version error arrived.
     NotifMsgVerErr,
-    /// Event 25: any other NOTIFICATION.
+    /// Event 25: any other NOTIFICATION arrived.
     NotifMsg,
-    /// Event 26: a KEEPALIVE.
+    /// Event 26: a KEEPALIVE arrived.
     KeepAliveMsg,
-    /// Event 27: an UPDATE.
+    /// Event 27: a valid UPDATE arrived.
     UpdateMsg,
-    /// Event 28: an UPDATE with an error that ends the session (RFC 7606: few do).
+    /// Event 28: an UPDATE arrived with an error that resets the session (rare under RFC 7606).
     UpdateMsgErr,
     /// Event 29 (RFC 9687): nothing could be sent within the send hold time.
     SendHoldTimerExpires,
-    /// A ROUTE-REFRESH (RFC 2918).
+    /// A ROUTE-REFRESH arrived (RFC 2918).
     RouteRefreshMsg,
-    /// A ROUTE-REFRESH with an error (RFC 7313 5).
+    /// A malformed ROUTE-REFRESH arrived (RFC 7313 5).
     RouteRefreshMsgErr,
 }
 
-/// An action upon an event.
+/// Action that a transition requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Action {
-    /// Nothing.
+    /// No action.
     Ignore,
-    /// Set the ConnectRetryTimer and listen.
+    /// Starts the ConnectRetryTimer and accepts connections.
     StartConnectRetryTimer,
-    /// Open a TCP connection to the peer.
+    /// Opens a TCP connection to the peer.
     Connect,
-    /// Send OPEN, set the hold timer to a large value.
+    /// Sends OPEN and sets the hold timer to a large value.
     SendOpen,
-    /// Send KEEPALIVE to confirm the peer's OPEN, run hold and keepalive timers with the times that were negotiated.
+    /// Sends KEEPALIVE to confirm the peer's OPEN; starts hold and keepalive timers with the negotiated
+    /// times.
     ConfirmOpen,
-    /// Send KEEPALIVE, restart the keepalive timer.
+    /// Sends KEEPALIVE and restarts the keepalive timer.
     SendKeepalive,
-    /// The session is up: exchange routes.
+    /// Brings the session up: exchange of routes begins.
     Establish,
-    /// Restart the hold timer.
+    /// Restarts the hold timer.
     RestartHoldTimer,
-    /// Restart the hold timer, handle the UPDATE.
+    /// Restarts the hold timer and processes the UPDATE.
     ProcessUpdate,
-    /// Restart the hold timer, handle the ROUTE-REFRESH.
+    /// Restarts the hold timer and processes the ROUTE-REFRESH.
     ProcessRouteRefresh,
-    /// Send this NOTIFICATION, or the more exact one that came with the event, and close the connection.
+    /// Sends this NOTIFICATION, or the more specific one of the event, and closes the connection.
     SendNotification(ErrorCode),
-    /// Close the connection without a NOTIFICATION.
+    /// Closes the connection without a NOTIFICATION.
     Close,
 }
 
-/// The state that follows, and what is to be done on the way (RFC 4271 8.2.2).
+/// Returns the next state and the action (RFC 4271 8.2.2).
 pub(crate) fn transition(state: State, event: Event) -> (State, Action) {
     use Event as E;
     use State::{Active, Connect, Established, Idle, OpenConfirm, OpenSent};
     match (state, event) {
-        // Idle refuses all but a start.
+        // Idle ignores all events but a start.
         (Idle, E::ManualStart | E::AutomaticStart | E::IdleHoldTimerExpires) => {
             (Active, Action::StartConnectRetryTimer)
         }
         (Idle, _) => (Idle, Action::Ignore),
 
-        // A start has no meaning once started.
+        // Other states ignore a start.
         (_, E::ManualStart | E::AutomaticStart | E::IdleHoldTimerExpires) => (state, Action::Ignore),
 
         (Connect | Active, E::ConnectRetryTimerExpires) => (Connect, Action::Connect),
@@ -112,7 +115,7 @@ pub(crate) fn transition(state: State, event: Event) -> (State, Action) {
         (Connect | Active, E::TcpConnectionFails) => (Active, Action::StartConnectRetryTimer),
         (Connect | Active, _) => (Idle, Action::Close),
 
-        // From here on there is a connection. These end it in all three states alike.
+        // The states below have a connection; these events end it in all three.
         (_, E::ManualStop | E::AutomaticStop) => (Idle, Action::SendNotification(ErrorCode::CEASE)),
         (_, E::OpenCollisionDump) => (Idle, Action::SendNotification(ErrorCode::COLLISION)),
         (_, E::HoldTimerExpires) => (Idle, Action::SendNotification(ErrorCode::HOLD_TIMER_EXPIRED)),
@@ -135,21 +138,21 @@ pub(crate) fn transition(state: State, event: Event) -> (State, Action) {
         }
         (Established, E::RouteRefreshMsgErr) => (Idle, Action::SendNotification(ErrorCode::REFRESH_LENGTH)),
 
-        // Finite State Machine Error (RFC 4271 6.6); its subcode says in which state (RFC 6608).
+        // Finite State Machine Error (RFC 4271 6.6); the subcode is the state (RFC 6608).
         (OpenSent, _) => (Idle, Action::SendNotification(ErrorCode::FSM_OPEN_SENT)),
         (OpenConfirm, _) => (Idle, Action::SendNotification(ErrorCode::FSM_OPEN_CONFIRM)),
         (Established, _) => (Idle, Action::SendNotification(ErrorCode::FSM_ESTABLISHED)),
     }
 }
 
-/// The state machine of one connection.
+/// State machine of one connection.
 #[derive(Debug, Clone)]
 pub(crate) struct Fsm {
     state: State,
 }
 
 impl Fsm {
-    /// A machine for a connection that we ask for (Connect), or that the peer asks for (Active).
+    /// Creates the machine of an outgoing (Connect) or incoming connection (Active).
     pub(crate) fn new(outgoing: bool) -> Self {
         Self { state: if outgoing { State::Connect } else { State::Active } }
     }
@@ -158,7 +161,7 @@ impl Fsm {
         self.state
     }
 
-    /// Takes an event, goes over to the state that follows, and returns what is to be done.
+    /// Processes an event: changes to the next state and returns the action.
     pub(crate) fn handle(&mut self, event: Event) -> Action {
         let (next, action) = transition(self.state, event);
         self.state = next;
@@ -214,8 +217,8 @@ mod tests {
         }
     }
 
-    /// RFC 4271 8.2.2: no state but OpenSent takes an OPEN, no way into Established but a KEEPALIVE in OpenConfirm, and
-    /// whatever ends a connection leaves Idle or Active.
+    /// RFC 4271 8.2.2: only OpenSent accepts an OPEN, only KEEPALIVE in OpenConfirm leads to Established, and
+    /// an event that ends a connection leads to Idle or Active.
     #[test]
     fn every_pair_of_state_and_event() {
         for state in STATES {

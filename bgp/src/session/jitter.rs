@@ -1,8 +1,8 @@
-//! Jitter of timers (RFC 4271 10).
+//! Jitter of protocol timers (RFC 4271 10).
 
 use std::time::Duration;
 
-/// A small generator for jitter: the crate has no source of randomness, and needs none that is unpredictable.
+/// Pseudo-random generator for jitter. The crate has no entropy source, and jitter need not be unpredictable.
 #[derive(Debug, Clone)]
 pub(crate) struct Jitter(u64);
 
@@ -11,7 +11,7 @@ impl Jitter {
         Self(seed)
     }
 
-    /// Between three quarters and all of `time` (RFC 4271 10).
+    /// Returns a duration between 75 % and 100 % of `time` (RFC 4271 10).
     pub(crate) fn apply(&mut self, time: Duration) -> Duration {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let random = mix(self.0) >> 40;
@@ -20,7 +20,7 @@ impl Jitter {
     }
 }
 
-/// SplitMix64's way from a counter to a number that looks random.
+/// Mixes a counter into a pseudo-random number, in the manner of SplitMix64.
 fn mix(counter: u64) -> u64 {
     let mixed = (counter ^ counter >> 32).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     (mixed ^ mixed >> 29).wrapping_mul(0xBF58_476D_1CE4_E5B9) ^ mixed >> 32

@@ -1,13 +1,13 @@
-//! The last error of a peer, as it is kept for people.
+//! Last protocol error of a peer, kept for diagnosis.
 
 use crate::api::DownCode;
 use crate::api::LastErrorKind;
 use crate::wire::{ErrorCode, Notification, Problem};
 
-/// Octets of an offending message that are kept: beginning with its header, which is where most errors are.
+/// Number of octets kept of an erroneous message, from its header on, where most errors are.
 const KEPT: usize = 512;
 
-/// See [`LastError`](crate::LastError).
+/// A protocol error; see [`LastError`](crate::LastError).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PeerError {
     pub(crate) kind: LastErrorKind,
@@ -37,7 +37,7 @@ impl PeerError {
         }
     }
 
-    /// An UPDATE whose routes were withdrawn, or of which an attribute was left out (RFC 7606).
+    /// Records an UPDATE error that was handled as treat-as-withdraw or attribute discard (RFC 7606 2).
     pub(crate) fn update(kind: LastErrorKind, problem: Problem) -> Self {
         Self {
             kind,
@@ -48,7 +48,7 @@ impl PeerError {
         }
     }
 
-    /// The message that it is about.
+    /// Attaches the message that caused the error.
     pub(crate) fn set_message(&mut self, octets: &[u8]) {
         self.message = cut(octets);
     }
@@ -58,7 +58,7 @@ fn cut(octets: &[u8]) -> Box<[u8]> {
     octets.get(..octets.len().min(KEPT)).unwrap_or_default().into()
 }
 
-/// How the end of a connection with this NOTIFICATION of ours is called.
+/// Returns the down code of a connection that this speaker ended with a NOTIFICATION.
 pub(crate) fn down_code(code: ErrorCode) -> DownCode {
     match code {
         ErrorCode::HOLD_TIMER_EXPIRED => DownCode::HoldTimer,

@@ -1,16 +1,18 @@
-//! Sessions as values: peers, their connections, the finite state machine of each, and what an OPEN offers.
+//! Sessions as values: peers, their connections with one FSM each, and the contents of an OPEN.
 //!
-//! The state machine of RFC 4271 8.2.2 is [`fsm`]: a pure function of state and event. What happens between the two
-//! connections of one peer is [`collision`] (RFC 4271 6.8). [`peer::Peer`] and [`connection::Conn`] hold the state, in a
-//! [`peer_table::PeerTable`] and in [`connections::Connections`]. [`open`] says what we offer and whether the peer's OPEN fits,
-//! [`capability_fallback`] what the next OPEN leaves out because the peer refused it, [`damping`] how often a peer may fail, [`range`]
-//! from which addresses peers are taken that nobody configured. [`timers`] is the heap of deadlines.
+//! [`fsm`] is the state machine of RFC 4271 8.2.2, a pure function of state and event. [`collision`] resolves
+//! two connections to one peer (RFC 4271 6.8). [`peer::Peer`] and [`connection::Conn`] hold the state, in a
+//! [`peer_table::PeerTable`] and in [`connections::Connections`]. [`open`] builds our OPEN and checks that of
+//! the peer, [`capability_fallback`] omits capabilities that the peer rejected, [`damping`] limits the rate
+//! of a peer's failures and refreshes, [`range`] maps addresses to ranges of dynamic peers, and [`timers`] is
+//! a heap of deadlines.
 //!
-//! Here is no I/O and no table of routes: events are fed to the state machines, and their actions carried out, by
-//! [`speaker`](crate::speaker).
+//! This module does no I/O and has no routes: [`speaker`](crate::speaker) supplies the events of the state
+//! machines and carries out their actions.
 //!
-//! A peer has up to two connections, one in each direction, until a collision or Established leaves one. The state that
-//! is reported is that of its furthest connection; without any it is Connect (dialling), Active (waiting) or Idle.
+//! A peer has up to two connections, one per direction, until a collision or Established leaves one. Its
+//! reported state is that of the connection that has progressed furthest; without a connection it is Connect
+//! (dialling), Active (waiting) or Idle.
 
 pub(crate) mod capability_fallback;
 pub(crate) mod collision;

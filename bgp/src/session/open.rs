@@ -1,4 +1,4 @@
-//! OPENs: ours, and the check of the peer's (RFC 4271 6.2, RFC 6286, RFC 4724).
+//! OPEN messages: contents of ours, and checks of the peer's (RFC 4271 6.2, RFC 6286, RFC 4724).
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -11,21 +11,21 @@ use crate::wire::{
     AddPath, Capabilities, ErrorCode, Families, GracefulRestart, LongLived, Negotiated, Notification, Open,
 };
 
-/// Our AS towards a peer.
+/// Returns the local AS number towards a peer.
 pub(crate) fn local_asn(global: &GlobalConfig, peer: &PeerConfig) -> u32 {
     peer.local_asn.unwrap_or(global.asn)
 }
 
-/// The flags of graceful restart in our OPEN (RFC 4724 3).
+/// Flags of the graceful restart capability in our OPEN (RFC 4724 3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RestartBits {
-    /// R: this is the first session with the peer after our restart.
+    /// R bit: first session with the peer after our restart.
     pub(crate) restarted: bool,
-    /// The session was up before, so forwarding went on all the while.
+    /// The peer had a session since our start, so forwarding has not been interrupted.
     pub(crate) was_up: bool,
 }
 
-/// The OPEN for a connection.
+/// Builds the OPEN of a connection.
 pub(crate) fn ours(
     global: &GlobalConfig,
     peer: &PeerConfig,
@@ -35,7 +35,8 @@ pub(crate) fn ours(
     let asn = local_asn(global, peer);
     let families: Families = peer.families.iter().copied().collect();
     let kept = global.restarting.as_deref().unwrap_or_default();
-    // F only where the forwarding state is known to be there: kept over our restart, or never gone (RFC 4724 3).
+    // The F bit is set only if forwarding state exists: preserved over our restart, or never lost (RFC 4724
+    // 3).
     let forwarding = |f: Family| bits.was_up || (bits.restarted && kept.contains(&f));
     let seconds = |d: Duration| u16::try_from(d.as_secs()).unwrap_or(u16::MAX);
     let long_lived = |time: Duration| {
@@ -67,7 +68,7 @@ pub(crate) fn ours(
     Open { asn, hold_time: seconds(peer.hold_time), router_id: global.router_id, capabilities }
 }
 
-/// The parameters that a session runs with.
+/// Parameters of a session, derived from both OPENs and the configuration.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Agreed {
     pub(crate) negotiated: Negotiated,
@@ -75,7 +76,7 @@ pub(crate) struct Agreed {
     pub(crate) keepalive: Duration,
 }
 
-/// Checks the peer's OPEN, and says what the session runs with.
+/// Checks the OPEN of the peer and returns the parameters of the session.
 ///
 /// # Errors
 /// The NOTIFICATION to send.
@@ -88,16 +89,16 @@ pub(crate) fn negotiate(ours: &Open, theirs: &Open, peer: &PeerConfig) -> Result
         let short = u16::try_from(theirs.asn).unwrap_or(23456);
         return Err(Notification::with_data(ErrorCode::BAD_PEER_AS, &short.to_be_bytes()));
     }
-    // RFC 6286 2.1: identifiers are unique within an AS.
+    // RFC 6286 2.1: BGP identifiers are unique within an AS.
     if theirs.router_id == ours.router_id && theirs.asn == ours.asn {
         return Err(Notification::with_data(ErrorCode::BAD_IDENTIFIER, &theirs.router_id.0.to_be_bytes()));
     }
-    // Ours as configured: it may have been left out of this OPEN.
+    // The configured role counts, even if the capability fallback omitted it from our OPEN.
     let role = peer.role.filter(|_| theirs.asn != ours.asn);
     role::check(role, theirs.capabilities.role, peer.role_strict)?;
     let negotiated = Negotiated::between(ours, theirs);
     if negotiated.families.is_empty() {
-        // RFC 5492 5: the capabilities that are missed, as they stand in an OPEN.
+        // RFC 5492 5: the data lists the missing capabilities in their OPEN encoding.
         let missing: Vec<u8> = ours
             .capabilities
             .carried_families()
@@ -112,16 +113,17 @@ pub(crate) fn negotiate(ours: &Open, theirs: &Open, peer: &PeerConfig) -> Result
     let hold = Duration::from_secs(u64::from(ours.hold_time.min(theirs.hold_time)));
     let keepalive = match peer.keepalive {
         _ if hold.is_zero() => Duration::ZERO,
-        // An interval that cannot keep the session up is cut to one that can.
+        // An interval too long to keep the session up is reduced to a third of the hold time.
         Some(wanted) if !wanted.is_zero() => wanted.min(hold / 3),
         _ => hold / 3,
     };
     Ok(Agreed { negotiated, hold, keepalive })
 }
 
-/// Our next hop for routes of `family` on a session whose local address is `local` (RFC 4271 5.1.3, RFC 2545 3, RFC 8950 3): that
-/// address where it is of the family, because the peer reaches it; else the one of the configuration; else for IPv4, where both
-/// ends can, the IPv6 address of the session. An address of a link goes last: no router but the peer could use it.
+/// Returns our next hop for routes of `family` on a session with local address `local` (RFC 4271 5.1.3, RFC
+/// 2545 3, RFC 8950 3). Order: the local address, if of that family, because the peer reaches it; the
+/// configured address; for IPv4, with RFC 8950 negotiated, the IPv6 local address. A link-local address is
+/// used last, because no router but the peer can reach it.
 pub(crate) fn own_next_hop(
     peer: &PeerConfig,
     local: IpAddr,
@@ -147,7 +149,7 @@ pub(crate) fn own_next_hop(
 mod tests {
     use super::*;
 
-    /// Session's own address, family, RFC 8950 negotiated, the configured addresses of both families, the next hop.
+    /// Local address, family, RFC 8950 negotiated, `local_v4`, `local_v6`, expected next hop.
     type Row = (&'static str, Family, bool, Option<&'static str>, Option<&'static str>, Option<&'static str>);
 
     #[test]
@@ -155,32 +157,33 @@ mod tests {
         use Family::{Ipv4Unicast as V4, Ipv6Unicast as V6};
         let (v4, v6) = (Some("192.0.2.1"), Some("2001:db8::1"));
         let table: [Row; 16] = [
-            // The session runs from another address than the node's: a second uplink, a loopback, a range.
+            // The local address of the session differs from the node's: second uplink, loopback, range.
             ("10.1.0.1", V4, false, v4, v6, Some("10.1.0.1")),
             ("fd00::1", V6, true, v4, v6, Some("fd00::1")),
             ("::ffff:10.1.0.1", V4, false, v4, v6, Some("10.1.0.1")),
             ("192.0.2.1", V4, false, v4, v6, Some("192.0.2.1")),
             ("10.1.0.1", V4, false, None, None, Some("10.1.0.1")),
-            // The other family of the session: the node's address, if it has one.
+            // Family other than that of the session: the configured address, if any.
             ("10.1.0.1", V6, false, v4, v6, Some("2001:db8::1")),
             ("10.1.0.1", V6, false, v4, None, None),
             ("fd00::1", V4, true, v4, v6, Some("192.0.2.1")),
             ("fd00::1", V4, false, v4, v6, Some("192.0.2.1")),
             ("fd00::1", V4, true, None, v6, Some("fd00::1")),
             ("fd00::1", V4, false, None, v6, None),
-            // Unnumbered: nothing is configured, and the link's address is the next hop of both families.
+            // Unnumbered: without configured addresses, the link-local address is the next hop of both
+            // families.
             ("fe80::1", V4, true, None, None, Some("fe80::1")),
             ("fe80::1", V4, false, None, None, None),
             ("fe80::1", V6, true, None, None, Some("fe80::1")),
             ("fe80::1", V6, true, v4, v6, Some("2001:db8::1")),
-            // An address of the wrong family is none.
+            // A configured address of the wrong family is ignored.
             ("fd00::1", V4, false, v6, v6, None),
         ];
         let ip = |text: &str| text.parse::<IpAddr>().unwrap();
         for (local, family, ext, local_v4, local_v6, want) in table {
             let mut peer = PeerConfig::new("192.0.2.9:179".parse().unwrap(), 64512);
             (peer.local_v4, peer.local_v6) = (local_v4.map(ip), local_v6.map(ip));
-            // What is dialled from says nothing of a connection that came in.
+            // The configured source address of dialling has no effect on an incoming connection.
             for dialled_from in [None, local_v4.filter(|_| local.contains('.')).map(ip)] {
                 peer.local = dialled_from;
                 let own = own_next_hop(&peer, ip(local), family, ext);

@@ -1,4 +1,4 @@
-//! A peer: its configuration, and all that is kept of it from one connection to the next.
+//! A peer: its configuration, and the state that outlives its connections.
 
 use std::time::{Duration, Instant};
 
@@ -12,114 +12,120 @@ use crate::api::{ConnId, Down, DownCode, Drain, MessageCounts, PeerConfig, PeerI
 use crate::types::Family;
 use crate::wire::{ErrorCode, GracefulRestart};
 
-/// The ConnectRetryTimer of a peer: if and when it is dialled.
+/// ConnectRetryTimer of a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Dialling {
-    /// Not planned: passive, or a session is there.
+    /// Not scheduled: passive, shut down, or a session is up.
     No,
-    /// At this time.
+    /// Next dial at this time.
     At(Instant),
-    /// The embedder was asked to: a TCP connection is being opened.
+    /// The embedder is opening a TCP connection ([`Event::Dial`](crate::Event::Dial)).
     Connecting,
 }
 
-/// A restart of the peer (RFC 4724 4.2).
+/// Graceful restart of the peer, with this speaker as helper (RFC 4724 4.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Restart {
     No,
-    /// It is away; its routes are kept until then.
+    /// Session down; routes are kept until this time.
     Waiting(Instant),
-    /// It is away for longer; see [`LongLived`].
+    /// Restart time over; routes are kept by family, see [`LongLived`].
     LongLived,
-    /// It is back; stale routes are kept until End-of-RIB, at the latest until then.
+    /// Session up again; stale routes are kept until End-of-RIB, at the latest until this time.
     Refreshing(Instant),
 }
 
 /// Long-lived graceful restart of a peer, for one family (RFC 9494 4.2).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct LongLived {
-    /// How long its routes are kept after the restart time: what it asked for in the running or last session, and we allow.
+    /// Long-lived stale time: that in the OPEN of the running or last session, limited by our configuration.
     pub(crate) time: Duration,
-    /// Long-lived stale routes are kept until then.
+    /// Time until which long-lived stale routes are kept. `None`: the timer is not running.
     pub(crate) until: Option<Instant>,
 }
 
-/// A configured peer, or one that came from a range.
+/// A peer: configured, or dynamic (of a range).
 #[derive(Debug, Clone)]
 pub(crate) struct Peer {
     pub(crate) id: PeerId,
-    /// The range that it came from: it is forgotten when nothing is left of it.
+    /// Range of a dynamic peer, which is removed when it has no connection and no routes left. `None`:
+    /// configured.
     pub(crate) range: Option<RangeId>,
     pub(crate) config: PeerConfig,
-    /// State that was last reported.
+    /// State as last reported.
     pub(crate) state: State,
     pub(crate) since: Instant,
     pub(crate) dialling: Dialling,
     pub(crate) outgoing: Option<ConnId>,
     pub(crate) incoming: Option<ConnId>,
-    /// Which of the two is Established.
+    /// The connection in Established, one of the two above.
     pub(crate) session: Option<ConnId>,
     pub(crate) up_at: Option<Instant>,
-    /// It was Established since we started.
+    /// A session has been up since the start of the speaker.
     pub(crate) was_up: bool,
-    /// A peer of the same range and address had a session before. Forwarding went on since then.
+    /// An earlier dynamic peer of the same range and address had a session, and forwarding has not been
+    /// interrupted since.
     pub(crate) had_session_before: bool,
-    /// Its update groups, by family: one for each path of a prefix that it is sent.
+    /// Update groups by family: one per path of a prefix that the peer is sent.
     pub(crate) groups: [SmallVec<[u32; 2]>; 2],
     pub(crate) end_of_rib_received: [bool; 2],
-    /// Attempts that failed since the last session.
+    /// Failed attempts since the last session.
     pub(crate) failures: u32,
     pub(crate) flaps: u32,
     pub(crate) last_down: Option<(Down, Instant)>,
     pub(crate) received: MessageCounts,
     pub(crate) sent: MessageCounts,
     pub(crate) rejected: u64,
-    /// The graceful restart capability of the peer in the running or last session.
+    /// Graceful restart capability of the peer in the running or last session.
     pub(crate) graceful: Option<GracefulRestart>,
     pub(crate) restart: Restart,
-    /// When restarts that follow each other without an end of one have to come to one (RFC 8538 4.1).
+    /// End of a series of restarts that follow each other without End-of-RIB (RFC 8538 4.1).
     pub(crate) restart_until: Option<Instant>,
     pub(crate) drain: Drain,
-    /// By family.
+    /// Long-lived graceful restart, by family.
     pub(crate) long_lived: [LongLived; 2],
-    /// Until when the end of a refresh is waited for, by family.
+    /// Latest end of a route refresh that has begun (RFC 7313), by family.
     pub(crate) refresh_until: [Option<Instant>; 2],
-    /// A deadline for the ends of refreshes is set.
+    /// True if a timer runs for the ends of refreshes.
     pub(crate) refresh_armed: bool,
-    /// Idle until then: neither dialled nor let in, after an error that needs people (IdleHoldTimer).
+    /// IdleHoldTimer: until this time the peer is neither dialled nor accepted, after an error that needs an
+    /// operator.
     pub(crate) idle_hold_until: Option<Instant>,
-    /// How connections fared that the peer opened.
+    /// Rate limit for failing incoming connections.
     pub(crate) damping: Damping,
-    /// Not dialled before then, because the peer found our prefixes too many.
+    /// The peer is not dialled before this time, because it rejected the number of our prefixes.
     pub(crate) dial_hold_until: Option<Instant>,
-    /// The limit of prefixes is near, and a warning was given, by family.
+    /// By family: true while the number of routes is above the warning threshold, so that it is reported
+    /// once.
     pub(crate) warned: [bool; 2],
-    /// Capabilities that the peer refused.
+    /// Capabilities that the peer rejected.
     pub(crate) capability_fallback: CapabilityFallback,
-    /// The next OPEN leaves out what the last one was refused for: no time is lost and no failure counted.
+    /// The next OPEN omits what the last one was rejected for, so the retry is immediate and does not count
+    /// as a failure.
     pub(crate) retry: bool,
     pub(crate) last_error: Option<(PeerError, Instant)>,
 }
 
 impl Peer {
-    /// Its update groups, best paths first; none where the session does not carry the family.
+    /// Returns the update groups, that of the best path first; empty if the session does not carry the
+    /// family.
     pub(crate) fn groups(&self, family: Family) -> &SmallVec<[u32; 2]> {
         let [v4, v6] = &self.groups;
         if family == Family::Ipv4Unicast { v4 } else { v6 }
     }
 
-    /// The state of the machine that dials: Connect or Active.
+    /// Returns the state of the dialling state machine: Connect or Active.
     pub(crate) fn dial_state(&self) -> State {
         if self.dialling == Dialling::Connecting { State::Connect } else { State::Active }
     }
 
-    /// The state of a peer without a connection. `stopping`: the speaker ends.
+    /// Returns the state of a peer without connections. `stopping`: the speaker is shutting down.
     pub(crate) fn state_without_connection(&self, stopping: bool, now: Instant) -> State {
         let is_held = self.idle_hold_until.is_some_and(|until| until > now);
         if stopping || self.config.shutdown.is_some() || is_held { State::Idle } else { self.dial_state() }
     }
 
-    /// Forgets what keeps the peer from being dialled or let in at once.
+    /// Clears all timers and counters that delay dialling or accepting.
     pub(crate) fn clear_holds(&mut self) {
         self.idle_hold_until = None;
         self.damping = Damping::default();
@@ -128,12 +134,12 @@ impl Peer {
         self.capability_fallback = CapabilityFallback::default();
     }
 
-    /// Not dialled before the last of these times.
+    /// Iterates over the times before which the peer is not dialled.
     pub(crate) fn dial_holds(&self) -> impl Iterator<Item = Instant> + use<> {
         [self.idle_hold_until, self.dial_hold_until].into_iter().flatten()
     }
 
-    /// Its session came up on this connection.
+    /// Records that the session is up on this connection.
     pub(crate) fn session_up(&mut self, id: ConnId, graceful: Option<GracefulRestart>, now: Instant) {
         self.session = Some(id);
         self.up_at = Some(now);
@@ -149,7 +155,7 @@ impl Peer {
         self.was_up = true;
     }
 
-    /// Its session ended; `true`: it was so short that it counts as a failure.
+    /// Records the end of the session. Returns true if it was short enough to count as a failure.
     pub(crate) fn session_down(&mut self, now: Instant) -> bool {
         self.flaps += 1;
         let young = self.up_at.is_some_and(|up| now.duration_since(up) < damping::YOUNG);
@@ -158,7 +164,7 @@ impl Peer {
         young
     }
 
-    /// A connection of it ended, and has been forgotten. `session`: it was Established, and for how short a time.
+    /// Records the end of a connection that is already removed. `session`: set if it was in Established.
     pub(crate) fn note_end(
         &mut self,
         conn: &Conn,
@@ -166,7 +172,7 @@ impl Peer {
         down: &Down,
         now: Instant,
     ) -> Ended {
-        // Where the other connection goes on, or one lost to the other, nothing failed.
+        // Neither the loss of a collision nor an end while the other connection continues is a failure.
         let collided = down.code == DownCode::Collision
             || down.notification == Some(ErrorCode::COLLISION.pair())
             || self.conns().next().is_some();
@@ -180,7 +186,8 @@ impl Peer {
                 self.capability_fallback = CapabilityFallback::default();
             }
         }
-        // Nobody has to hurry to end a session at once, and a peer that sends invalid messages may do so again.
+        // Our NOTIFICATION for an invalid message counts too, because the peer may send that message again
+        // and again.
         let invalid = session.is_some() && down.code == DownCode::NotificationSent;
         if conn.direction == Direction::Incoming
             && self.range.is_none()
@@ -191,12 +198,12 @@ impl Peer {
         Ended { error, is_reported: !collided || session.is_some() }
     }
 
-    /// New connections of it are turned away for now.
+    /// Returns true if incoming connections of the peer are refused now.
     pub(crate) fn is_damped(&self, now: Instant) -> bool {
         self.idle_hold_until.is_some_and(|until| until > now) || self.damping.refuses(now)
     }
 
-    /// For how long they are.
+    /// Returns the remaining time of the refusal.
     pub(crate) fn refused_for(&self, now: Instant) -> Option<Duration> {
         let held = self.idle_hold_until.and_then(|until| until.checked_duration_since(now));
         held.filter(|left| !left.is_zero()).max(self.damping.left(now))
@@ -241,12 +248,12 @@ impl Peer {
         }
     }
 
-    /// Its connections.
+    /// Iterates over the connections of the peer.
     pub(crate) fn conns(&self) -> impl Iterator<Item = ConnId> {
         self.outgoing.into_iter().chain(self.incoming)
     }
 
-    /// The peer's other connection.
+    /// Returns the other connection of the peer.
     pub(crate) fn other_connection(&self, conn: ConnId) -> Option<ConnId> {
         self.conns().find(|c| *c != conn)
     }
@@ -260,15 +267,15 @@ impl Peer {
     }
 }
 
-/// A session ended soon after it had come up.
+/// True if a session ended soon after it came up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ShortLived(pub(crate) bool);
 
-/// Consequences of the end of a connection for its peer.
+/// Effect of the end of a connection on the peer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ended {
-    /// An attempt ended with a NOTIFICATION: people have to do something before the next one can succeed.
+    /// The attempt ended with a NOTIFICATION: an operator probably has to fix the cause.
     pub(crate) error: bool,
-    /// It is the last end of the peer, and reported as such.
+    /// The end is reported in an event, because no other connection of the peer continues.
     pub(crate) is_reported: bool,
 }

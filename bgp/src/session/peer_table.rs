@@ -1,8 +1,8 @@
-//! All peers, found by source number, by id and by address, and the ranges that dynamic peers come from.
+//! Table of all peers by source number, id and address, and of the ranges of dynamic peers.
 //!
-//! A dynamic peer, one of a range, is there from the accepted connection on. It is removed when it has no connection, none of its
-//! routes is kept for its restart (RFC 4724 4.2, RFC 9494), and it need not be kept out for too many prefixes. Its number among the
-//! sources of paths goes when the reevaluation of the tables has passed all its paths.
+//! A dynamic peer exists from the accepted connection on. It is removed when it has no connection, none of
+//! its routes is kept for its restart (RFC 4724 4.2, RFC 9494), and no prefix limit keeps it out. Its source
+//! number is freed later, when the reevaluation of the tables has passed all its paths.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -18,34 +18,34 @@ use super::range::{Range, Ranges, peer_of};
 use crate::api::{Down, LastErrorKind, PeerConfig, PeerId, RangeId};
 use crate::wire::{ErrorCode, Notification};
 
-/// Removed peers whose paths are still in the tables. Each further one would begin their reevaluation anew: beyond these, ranges
-/// take nobody until it is through.
+/// Maximum number of removed peers with paths left in the tables. Each removal restarts the reevaluation, so
+/// above this number ranges accept no peer until it has finished.
 const UNSWEPT: usize = 1024;
 
-/// Admission of a connection from an address without a configured peer.
+/// Decision on a connection from an address without a configured peer.
 #[derive(Debug, Clone)]
 pub(crate) enum Admission {
-    /// No range has the address.
+    /// No range contains the address.
     NoRange,
-    /// It is turned away with this NOTIFICATION.
+    /// Refused with this NOTIFICATION.
     Refused(Notification),
-    /// It makes this peer.
+    /// Accepted as a new dynamic peer.
     Peer(PeerId, RangeId, Box<PeerConfig>),
 }
 
-/// See the module.
+/// Table of all peers; see the module.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct PeerTable {
-    /// By source number.
+    /// Peers by source number.
     peers: FxHashMap<u32, Peer>,
     ids: BTreeMap<PeerId, u32>,
     by_address: BTreeMap<ScopedAddr, SmallVec<[u32; 1]>>,
     ranges: Ranges,
-    /// Dynamic peers of which nothing may be left.
+    /// Dynamic peers that may be ready for removal.
     idle_dynamic: Vec<u32>,
-    /// Dynamic peers so far.
+    /// Number of dynamic peers created so far.
     dynamic_made: u32,
-    /// Errors that were noted so far.
+    /// Number of errors recorded so far.
     errors_noted: u64,
 }
 
@@ -68,22 +68,22 @@ impl PeerTable {
         self.peers.len()
     }
 
-    /// In no order.
+    /// Iterates over all peers in no particular order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Peer> {
         self.peers.values()
     }
 
-    /// In no order.
+    /// Returns all source numbers in no particular order.
     pub(crate) fn numbers(&self) -> Vec<u32> {
         self.peers.keys().copied().collect()
     }
 
-    /// In the order of their ids.
+    /// Returns the source numbers in the order of peer ids.
     pub(crate) fn numbers_by_id(&self) -> Vec<u32> {
         self.ids.values().copied().collect()
     }
 
-    /// Numbers and peers, in the order of their ids.
+    /// Iterates over source numbers and peers in the order of peer ids.
     pub(crate) fn by_id(&self) -> impl Iterator<Item = (u32, &Peer)> {
         self.ids.values().filter_map(|number| Some((*number, self.peers.get(number)?)))
     }
@@ -94,7 +94,7 @@ impl PeerTable {
         self.peers.insert(number, peer);
     }
 
-    /// Removes a peer, also from its range.
+    /// Removes a peer, from its range too.
     pub(crate) fn remove(&mut self, id: PeerId) -> Option<Peer> {
         let number = self.ids.remove(&id)?;
         let peer = self.peers.remove(&number)?;
@@ -110,7 +110,7 @@ impl PeerTable {
         Some(peer)
     }
 
-    /// The address of a peer changed.
+    /// Moves a peer to another address.
     pub(crate) fn readdress(&mut self, number: u32, old: ScopedAddr, new: ScopedAddr) {
         self.forget_address(number, old);
         self.by_address.entry(new).or_default().push(number);
@@ -125,16 +125,17 @@ impl PeerTable {
         }
     }
 
-    /// The peer that a connection from there belongs to.
+    /// Returns the peer that a connection from this address belongs to.
     pub(crate) fn at(&self, remote: SocketAddr) -> Option<u32> {
         let candidates = self.by_address.get(&ScopedAddr::of(remote))?;
-        // Several peers at one address differ by port only, which an incoming connection does not show: the first that
-        // has no session gets it.
+        // Peers at one address differ only in the port, which an incoming connection does not show: the first
+        // one without a session gets the connection.
         let free = |n: &&u32| self.peers.get(n).is_some_and(|p| p.session.is_none());
         candidates.iter().find(free).or_else(|| candidates.first()).copied()
     }
 
-    /// True if a connection from there would be taken: see [`Speaker::admits`](crate::Speaker::admits).
+    /// Returns true if a connection from this address is accepted: see
+    /// [`Speaker::admits`](crate::Speaker::admits).
     pub(crate) fn admits(&self, remote: SocketAddr, now: Instant) -> bool {
         match self.at(remote) {
             Some(number) => self.peers.get(&number).is_some_and(|p| !p.is_damped(now)),
@@ -142,7 +143,7 @@ impl PeerTable {
         }
     }
 
-    /// Keeps the last error of a peer.
+    /// Records the last error of a peer.
     pub(crate) fn note_error(&mut self, number: u32, error: PeerError, now: Instant) {
         self.errors_noted += 1;
         if let Some(peer) = self.peers.get_mut(&number) {
@@ -150,12 +151,12 @@ impl PeerTable {
         }
     }
 
-    /// How many errors were noted so far.
+    /// Returns the number of errors recorded so far.
     pub(crate) fn errors_noted(&self) -> u64 {
         self.errors_noted
     }
 
-    /// The message that the error is about which was noted last.
+    /// Attaches the message that caused the error recorded last.
     pub(crate) fn note_offending_message(&mut self, number: u32, octets: &[u8]) {
         if let Some((error, _)) = self.peers.get_mut(&number).and_then(|p| p.last_error.as_mut())
             && error.kind != LastErrorKind::Received
@@ -164,7 +165,7 @@ impl PeerTable {
         }
     }
 
-    /// Keeps why the last session or attempt ended, for the peer and for its range.
+    /// Records the reason for the end of the last session or attempt, for the peer and its range.
     pub(crate) fn note_down(&mut self, number: u32, down: &Down, now: Instant) {
         let Some(peer) = self.peers.get_mut(&number) else { return };
         peer.last_down = Some((down.clone(), now));
@@ -185,7 +186,8 @@ impl PeerTable {
         &mut self.ranges
     }
 
-    /// Admission of a connection from there. `sources`: peers whose paths may be in the tables, removed ones included.
+    /// Decides on a connection from this address. `sources`: number of peers with paths in the tables,
+    /// removed ones included.
     pub(crate) fn admit(&mut self, remote: SocketAddr, sources: usize) -> Admission {
         let Some(id) = self.ranges.of(remote.ip().to_canonical()) else { return Admission::NoRange };
         let Some(range) = self.ranges.get_mut(id) else { return Admission::NoRange };
@@ -201,7 +203,7 @@ impl PeerTable {
         Admission::Peer(self.next_dynamic_id(), id, Box::new(config))
     }
 
-    /// A dynamic peer was inserted: it counts in its range.
+    /// Adds a new dynamic peer to its range.
     pub(crate) fn join_range(&mut self, number: u32, id: RangeId) {
         if let Some(range) = self.ranges.get_mut(id) {
             range.peers.insert(number);
@@ -211,7 +213,7 @@ impl PeerTable {
         }
     }
 
-    /// An id that no peer has.
+    /// Returns an unused id for a dynamic peer.
     fn next_dynamic_id(&mut self) -> PeerId {
         loop {
             let id = PeerId(PeerId::DYNAMIC | self.dynamic_made);
@@ -222,13 +224,13 @@ impl PeerTable {
         }
     }
 
-    /// The dynamic peers of a range.
+    /// Returns the dynamic peers of a range.
     pub(crate) fn of_range(&self, id: RangeId) -> Vec<PeerId> {
         let numbers = self.ranges.get(id).into_iter().flat_map(|range| &range.peers);
         numbers.filter_map(|number| self.peers.get(number)).map(|peer| peer.id).collect()
     }
 
-    /// The dynamic peers that belong to another range now.
+    /// Returns the dynamic peers whose address no longer belongs to their range.
     pub(crate) fn out_of_range(&self) -> Vec<PeerId> {
         let strays = |(id, range): (RangeId, &Range)| {
             let elsewhere = |peer: &&Peer| self.ranges.of(peer.config.remote.ip()) != Some(id);
@@ -238,15 +240,15 @@ impl PeerTable {
         self.ranges.iter().flat_map(strays).collect()
     }
 
-    /// The dynamic peers at this address.
+    /// Returns the dynamic peers at this address.
     pub(crate) fn dynamic_at(&self, address: ScopedAddr) -> Vec<PeerId> {
         let here = self.by_address.get(&address).into_iter().flatten();
         let peers = here.filter_map(|number| self.peers.get(number));
         peers.filter(|peer| peer.range.is_some()).map(|peer| peer.id).collect()
     }
 
-    /// Something of this peer ended. If it is dynamic and nothing is left of it, it is removed, though not at once: it may be
-    /// in use.
+    /// Marks a peer for a check after one of its connections or timers ended. If it is dynamic and has
+    /// nothing left, it is removed later, because the caller may still use it.
     pub(crate) fn note_idle(&mut self, number: u32) {
         if self.peers.get(&number).is_some_and(|p| p.range.is_some()) {
             self.idle_dynamic.push(number);
@@ -257,7 +259,7 @@ impl PeerTable {
         !self.idle_dynamic.is_empty()
     }
 
-    /// Takes the dynamic peers of which nothing is left.
+    /// Takes the dynamic peers that are ready for removal.
     pub(crate) fn take_idle_dynamic(&mut self, now: Instant) -> Vec<PeerId> {
         let over = |p: &&Peer| {
             p.range.is_some()

@@ -1,5 +1,4 @@
-//! Address ranges from which sessions are taken without a configured peer: which range an address belongs to, and who is
-//! there for each.
+//! Ranges of dynamic peers: longest-prefix lookup of an address, and the peers of each range.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -10,27 +9,27 @@ use tortie_net::{Cidr, ScopedAddr};
 
 use crate::api::{Dial, Down, PeerConfig, RangeConfig, RangeId};
 
-/// A configured range.
+/// A configured range with its state.
 #[derive(Debug, Clone)]
 pub(crate) struct Range {
     pub(crate) config: RangeConfig,
-    /// The source numbers of its peers.
+    /// Source numbers of its dynamic peers.
     pub(crate) peers: BTreeSet<u32>,
-    /// Connections that were turned away because it was full.
+    /// Number of connections refused because the range was full.
     pub(crate) refused: u64,
-    /// Addresses whose peers were forgotten after they had been Established.
+    /// Addresses of removed peers that had been Established.
     pub(crate) former_peers: FormerPeers,
-    /// Why the last session or attempt of any of its peers ended.
+    /// Address, reason and time of the last end of a session or attempt.
     pub(crate) last_down: Option<(ScopedAddr, Down, Instant)>,
 }
 
-/// Addresses to which sessions were up since we started: our OPEN says that forwarding went on since then (RFC 4724 3).
-/// Two halves, the older of which goes when the other is full.
+/// Addresses that had a session since our start: our OPEN then reports uninterrupted forwarding (RFC 4724 3).
+/// Bounded: two halves, of which the older is dropped when the newer is full.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct FormerPeers([BTreeSet<ScopedAddr>; 2]);
 
 impl FormerPeers {
-    /// `max`: how many each half holds.
+    /// Adds an address. `max`: capacity of each half.
     pub(crate) fn note(&mut self, address: ScopedAddr, max: usize) {
         let Self([new, old]) = self;
         if new.len() >= max {
@@ -44,13 +43,13 @@ impl FormerPeers {
     }
 }
 
-/// All ranges, found by address.
+/// All ranges, with longest-prefix lookup.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Ranges {
     by_id: BTreeMap<RangeId, Range>,
-    /// Of several with one prefix the first counts.
+    /// Ranges by prefix; if several have the same prefix, the first one applies.
     by_prefix: BTreeMap<Cidr, SmallVec<[RangeId; 1]>>,
-    /// Lengths in use, the longest first, with how many prefixes have each; IPv4, then IPv6.
+    /// Prefix lengths in use, longest first, with the number of ranges of each; IPv4, then IPv6.
     lengths: [BTreeMap<std::cmp::Reverse<u8>, usize>; 2],
 }
 
@@ -71,7 +70,7 @@ impl Ranges {
         self.by_id.iter().map(|(id, range)| (*id, range))
     }
 
-    /// The range with the longest prefix that holds the address.
+    /// Returns the range with the longest prefix that contains the address.
     pub(crate) fn of(&self, addr: IpAddr) -> Option<RangeId> {
         let [v4, v6] = &self.lengths;
         let lengths = if addr.is_ipv4() { v4 } else { v6 };
@@ -81,7 +80,7 @@ impl Ranges {
         })
     }
 
-    /// Adds a range; gives back what stood there before.
+    /// Adds or replaces a range. Returns its previous configuration.
     pub(crate) fn set(&mut self, id: RangeId, config: RangeConfig) -> Option<RangeConfig> {
         let prefix = config.prefix;
         if let Some(range) = self.by_id.get_mut(&id) {
@@ -140,7 +139,7 @@ impl Ranges {
     }
 }
 
-/// The configuration of a peer of a range.
+/// Returns the configuration of the dynamic peer at this address.
 pub(crate) fn peer_of(range: &RangeConfig, remote: SocketAddr) -> PeerConfig {
     let mut config = range.peer.clone();
     let port = range.peer.remote.port();

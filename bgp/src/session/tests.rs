@@ -1,4 +1,4 @@
-//! Damping over a minute.
+//! Tests of the rate limits for failures and refresh requests.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ fn a_few_failures_are_free_and_then_one_in_five_seconds() {
     let mut let_in = Vec::new();
     for second in 0..60 {
         let now = start + Duration::from_secs(second);
-        // A hundred attempts a second, and all fail.
+        // One hundred attempts per second, all of them failing.
         for _ in 0..100 {
             if !damping.refuses(now) {
                 let_in.push(second);
@@ -24,7 +24,7 @@ fn a_few_failures_are_free_and_then_one_in_five_seconds() {
     }
     assert_eq!(let_in.iter().filter(|s| **s == 0).count(), 11);
     assert!(let_in.len() <= 11 + 60 / 5, "{let_in:?}");
-    // One that is well again waits for the pace at most.
+    // A peer that works again waits 5 s at most.
     assert!(!damping.refuses(start + Duration::from_secs(60) + pace));
     // Rare failures are never refused.
     let mut rare = Damping::default();
@@ -36,8 +36,8 @@ fn a_few_failures_are_free_and_then_one_in_five_seconds() {
 }
 
 proptest! {
-    /// However a peer asks, it is sent its routes ten times at most and then once in five seconds, and never left without an answer
-    /// to the last request.
+    /// Whatever the pattern of requests, a peer is sent its routes at most ten times and then once per 5 s,
+    /// and its last request is always answered.
     #[test]
     fn requests_are_answered_at_a_pace_and_none_is_lost(
         pauses in proptest::collection::vec((0_u64..3_000, 0_usize..2), 1..400),

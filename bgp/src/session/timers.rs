@@ -1,7 +1,8 @@
-//! Deadlines in a heap.
+//! Heap of timer deadlines.
 //!
-//! A deadline that moves, as the hold timer does with each message, is not moved in the heap: when the old entry comes up, its
-//! owner compares the real deadline and sets it again. So a message costs nothing here.
+//! A deadline that moves, as that of the hold timer does with each message, is not moved in the heap. When
+//! the old entry expires, its owner compares the current deadline and sets the timer again. A message thus
+//! costs no heap operation.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -18,22 +19,23 @@ pub(crate) enum Timer {
     Keepalive(ConnId),
     /// SendHoldTimer (RFC 9687).
     SendHold(ConnId),
-    /// How long an OPEN that would lose a collision waits for the one that would win.
+    /// Time for which a connection that would lose a collision waits for the OPEN of the other one.
     Collision(ConnId),
-    /// ConnectRetryTimer, which includes the delay before the first attempt: when to dial.
+    /// ConnectRetryTimer, including the delay before the first attempt.
     ConnectRetry(u32),
-    /// Restart and stale timer (RFC 4724 4.2).
+    /// Restart time, long-lived stale time or wait for End-of-RIB (RFC 4724 4.2, RFC 9494 4.2).
     Restart(u32),
-    /// A refresh that the peer asked for too soon after others.
+    /// Delayed answer to a refresh request over the rate limit.
     RefreshOut(ConnId),
-    /// The end of a refresh did not come (RFC 7313 4).
+    /// Latest end of a peer's route refresh (RFC 7313 4).
     Refresh(u32),
-    /// End of the selection deferral (RFC 4724 4.1).
+    /// End of the route selection deferral (RFC 4724 4.1).
     Deferral,
 }
 
 impl Timer {
-    /// Its expiry says that nothing came, or that nothing could be sent: what waits in the sockets has to be served before.
+    /// Returns true if expiry means that nothing arrived or that nothing could be sent. Pending data of the
+    /// sockets has to be processed before.
     fn judges_silence(self) -> bool {
         match self {
             Self::Keepalive(_) | Self::ConnectRetry(_) | Self::RefreshOut(_) => false,
@@ -49,10 +51,10 @@ impl Timer {
 
 type Heap = BinaryHeap<Reverse<(Instant, Timer)>>;
 
-/// All deadlines.
+/// All deadlines, in two heaps.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Timers {
-    /// See [`Timer::judges_silence`].
+    /// Timers for which [`Timer::judges_silence`] is true.
     of_silence: Heap,
     others: Heap,
 }
@@ -67,7 +69,7 @@ impl Timers {
         heap.push(Reverse((at, timer)));
     }
 
-    /// The earliest one.
+    /// Returns the earliest deadline.
     pub(crate) fn next(&self) -> Option<Instant> {
         first(&self.of_silence).into_iter().chain(first(&self.others)).min()
     }
@@ -76,7 +78,7 @@ impl Timers {
         self.of_silence.len() + self.others.len()
     }
 
-    /// Forgets those whose owner is gone. It costs a look at each: the caller waits until most of them are.
+    /// Removes the timers of removed owners. Visits every entry, so the caller waits until most are stale.
     pub(crate) fn retain(&mut self, mut is_owned: impl FnMut(Timer) -> bool) {
         for heap in [&mut self.of_silence, &mut self.others] {
             heap.retain(|Reverse((_, timer))| is_owned(*timer));

@@ -1,4 +1,4 @@
-//! Configuration and commands of the embedder: peers, ranges, the global configuration; resets, maintenance, the end.
+//! Configuration and operator commands: peers, ranges, global configuration, resets, maintenance, shutdown.
 
 use std::net::SocketAddr;
 
@@ -20,7 +20,7 @@ use crate::session::timers::Timer;
 use crate::types::Family;
 use crate::wire::{ErrorCode, Notification};
 
-/// Peers.
+/// Configured peers.
 impl Speaker {
     pub(super) fn set_peer(&mut self, id: PeerId, config: PeerConfig) {
         match self.peers.number(id) {
@@ -32,7 +32,7 @@ impl Speaker {
         }
     }
 
-    /// Adds a peer, which came from this range or is configured.
+    /// Adds a peer: dynamic with a range, configured without.
     pub(super) fn insert_peer(&mut self, id: PeerId, config: PeerConfig, range: Option<RangeId>) -> u32 {
         let local_asn = open::local_asn(&self.global, &config);
         let number = self.ribs.insert_source(Source {
@@ -86,7 +86,7 @@ impl Speaker {
                 self.remove_dynamic_at(address);
             }
             let cease = Notification::new(ErrorCode::CONFIGURATION_CHANGE);
-            // The routes of another peer are not worth keeping.
+            // With another address or AS it is another peer, whose routes are not kept.
             let hard = (old_address, old.asn, old_asn) != (address, config.asn, local_asn);
             self.stop_peer(number, &cease, hard, DownCode::Config, "the configuration changed");
             self.peers.readdress(number, old_address, address);
@@ -95,14 +95,14 @@ impl Speaker {
         self.ribs.count_transit(&config, local_asn, true);
         let (mut reimport, mut reexport) = (false, old.reflector_client != config.reflector_client);
         if let Some(source) = self.ribs.source_mut(number) {
-            // Export policy sees whom a route came from.
+            // Export policy sees the class and name of the peer that sent a route.
             reexport |= source.class != config.policy_class || source.name != config.name;
             reimport = source.class != config.policy_class
                 || source.allow_own_as != config.allow_own_as
                 || source.ebgp_policy != config.ebgp_policy;
             source.name = config.name.clone();
             source.address = address;
-            // The AS that a peer of any AS gave in its OPEN stays.
+            // With [`ANY_EXTERNAL`](crate::ANY_EXTERNAL), the AS number in the peer's OPEN is kept.
             if old.asn != config.asn {
                 source.asn = config.asn;
             }
@@ -135,11 +135,11 @@ impl Speaker {
         self.regroup(number);
         self.check_limits(number);
         self.report_state(number, None);
-        // A peer that is shut down is not waited for.
+        // The deferral does not wait for a peer that is shut down.
         self.deferral.schedule_check(&mut self.scheduler);
     }
 
-    /// The keepalive interval stands in no OPEN and changes at once.
+    /// Applies a changed keepalive interval at once: it is not part of the OPEN.
     fn change_keepalive(&mut self, number: u32, old: &PeerConfig, new: &PeerConfig) {
         if old.keepalive == new.keepalive {
             return;
@@ -167,7 +167,8 @@ impl Speaker {
         self.deferral.schedule_check(&mut self.scheduler);
     }
 
-    /// Ends all connections of a peer with this Cease. `hard`: neither end is to keep routes (RFC 8538).
+    /// Ends all connections of a peer with this Cease. `hard`: as a Hard Reset (RFC 8538), after which
+    /// neither end keeps routes.
     fn stop_peer(&mut self, number: u32, cease: &Notification, hard: bool, code: DownCode, text: &str) {
         let event = if code == DownCode::Bfd { fsm::Event::AutomaticStop } else { fsm::Event::ManualStop };
         for conn in self.connections_of(number) {
@@ -186,7 +187,7 @@ impl Speaker {
         self.peers.get(number).map(|p| p.conns().collect()).unwrap_or_default()
     }
 
-    /// Not even stale routes outlive a hard end.
+    /// Removes all stale routes of a peer after a hard end.
     fn drop_all_stale(&mut self, number: u32) {
         if let Some(mut stale) = self.stale_routes(number) {
             stale.drop_all();
@@ -194,7 +195,7 @@ impl Speaker {
         self.peers.note_idle(number);
     }
 
-    /// The configuration of a peer changed: it moves to other update groups where its own no longer fit.
+    /// Moves a peer to other update groups where its changed configuration requires it.
     fn regroup(&mut self, number: u32) {
         if self.update_groups().regroup(number)
             && let Some(conn) = self.peers.get(number).and_then(|p| p.session)
@@ -204,9 +205,10 @@ impl Speaker {
     }
 }
 
-/// Ranges, and the dynamic peers that come from them.
+/// Ranges and their dynamic peers.
 impl Speaker {
-    /// The peer that a connection from an address without one makes; `None`: no range takes it, and it is closed.
+    /// Creates the dynamic peer of a connection from an address without a configured peer. `None`: the
+    /// connection is refused or closed.
     pub(super) fn accepted_by_range(&mut self, conn: ConnId, remote: SocketAddr) -> Option<u32> {
         let admission = if self.stopping {
             Admission::NoRange
@@ -242,7 +244,8 @@ impl Speaker {
             self.ribs.count_transit(&old.peer, open::local_asn(&self.global, &old.peer), false);
         }
         self.ribs.count_transit(&new.peer, open::local_asn(&self.global, &new.peer), true);
-        // Its cluster is ours whoever is there: what each peer that comes or goes would have reimported stays as it is.
+        // The cluster id of a range counts even without peers, so that joining and leaving peers cause no
+        // reimport.
         self.ribs.change_cluster(old.and_then(|o| o.peer.reflector_client), new.peer.reflector_client);
         for peer_id in self.peers.of_range(id) {
             let number = self.peers.number(peer_id);
@@ -260,7 +263,7 @@ impl Speaker {
         let most = usize::try_from(new.max_peers).unwrap_or(usize::MAX);
         let mut left = self.peers.of_range(id);
         left.sort_unstable();
-        // Those that came last go first.
+        // The newest peers are removed first.
         for id in left.split_off(left.len().min(most)) {
             self.remove_peer(id);
         }
@@ -281,7 +284,7 @@ impl Speaker {
         self.deferral.schedule_check(&mut self.scheduler);
     }
 
-    /// A peer is configured at this address: it counts before a range.
+    /// Removes the dynamic peer at an address that now has a configured peer, which takes precedence.
     fn remove_dynamic_at(&mut self, address: ScopedAddr) {
         for id in self.peers.dynamic_at(address) {
             self.remove_peer(id);
@@ -289,7 +292,7 @@ impl Speaker {
     }
 }
 
-/// The global configuration, and commands of administrators.
+/// Global configuration and operator commands.
 impl Speaker {
     pub(super) fn set_global(&mut self, global: GlobalConfig) {
         let old = std::mem::replace(&mut self.global, global);
@@ -314,7 +317,7 @@ impl Speaker {
             }
             self.ribs.count_transit(&config, local_asn, true);
         }
-        // A range counts like a peer: one that comes from it may be sent learned routes.
+        // A range counts as a peer: its dynamic peers may be sent learned routes.
         for (_, range) in self.peers.ranges().iter() {
             let config = &range.config.peer;
             self.ribs.count_transit(config, open::local_asn(&self.global, config), true);
@@ -342,7 +345,7 @@ impl Speaker {
         }
     }
 
-    /// Maintenance begins or ends.
+    /// Starts or ends maintenance.
     pub(super) fn set_drain(&mut self, id: Option<PeerId>, drain: Drain) {
         if id.is_none() {
             self.drain = drain;
@@ -356,7 +359,7 @@ impl Speaker {
                 peer.drain = drain;
             }
             self.regroup(number);
-            // What we announce moves the traffic that comes in, this the traffic that goes out (RFC 8326 4.2).
+            // The announcements move incoming traffic; this moves outgoing traffic (RFC 8326 4.2).
             let drained = drain != Drain::Off;
             if let Some(source) = self.ribs.source_mut(number)
                 && std::mem::replace(&mut source.drained, drained) != drained
@@ -367,7 +370,7 @@ impl Speaker {
         }
     }
 
-    /// RFC 5882 3.2 and 4.3: see [`Input::BfdDown`](crate::Input::BfdDown).
+    /// Handles [`Input::BfdDown`](crate::Input::BfdDown) (RFC 5882 3.2 and 4.3).
     pub(super) fn bfd_down(&mut self, id: PeerId, text: &str, independent: bool) {
         let Some(number) = self.peers.number(id) else { return };
         let Some(peer) = self.peers.get(number) else { return };
@@ -379,7 +382,7 @@ impl Speaker {
         }
     }
 
-    /// See [`Input::LinkDown`](crate::Input::LinkDown).
+    /// Handles [`Input::LinkDown`](crate::Input::LinkDown).
     pub(super) fn link_down(&mut self, id: PeerId, text: &str) {
         let Some(number) = self.peers.number(id) else { return };
         for conn in self.connections_of(number) {
@@ -390,7 +393,7 @@ impl Speaker {
         self.drop_all_stale(number);
     }
 
-    /// See [`Input::NotForwarding`](crate::Input::NotForwarding).
+    /// Handles [`Input::NotForwarding`](crate::Input::NotForwarding).
     pub(super) fn not_forwarding(&mut self, id: PeerId) {
         let Some(number) = self.peers.number(id) else { return };
         if self.peers.get(number).is_some_and(|peer| peer.session.is_none()) {
@@ -398,7 +401,7 @@ impl Speaker {
         }
     }
 
-    /// See [`Input::LinkUp`](crate::Input::LinkUp).
+    /// Handles [`Input::LinkUp`](crate::Input::LinkUp).
     pub(super) fn link_up(&mut self, id: PeerId) {
         let now = self.scheduler.now();
         let Some(number) = self.peers.number(id) else { return };

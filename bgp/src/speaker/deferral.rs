@@ -1,4 +1,5 @@
-//! Our own graceful restart (RFC 4724 4.1): the selection of routes is deferred until all peers have sent theirs, or for a time.
+//! Graceful restart of this speaker (RFC 4724 4.1): route selection is deferred until all peers have sent
+//! End-of-RIB, or until a time limit.
 
 use std::time::{Duration, Instant};
 
@@ -10,33 +11,33 @@ use crate::session::peer_table::PeerTable;
 use crate::session::timers::Timer;
 use crate::types::Family;
 
-/// Longest deferral after the first session came up.
+/// Maximum deferral after the first session came up.
 const AFTER_FIRST: Duration = Duration::from_secs(30);
-/// Longest deferral after the start.
+/// Maximum deferral after the start.
 const AFTER_START: Duration = Duration::from_secs(120);
-/// How long peers that are not up are waited for although all that are up are done: longer than the delay with which the
-/// other end of a mesh session dials, and its first retries.
+/// Time for which the deferral waits for peers without a session when all others are done. Longer than the
+/// dial delay of the passive side of a mesh session plus its first retries.
 const SETTLE: Duration = Duration::from_secs(12);
-/// How soon after an event the end of the deferral is checked: one check for many peers.
+/// Delay between an event and the check of the deferral, so that one check covers many peers.
 const CHECK_DELAY: Duration = Duration::from_millis(20);
 
-/// The deferral, from the start of the speaker on.
+/// State of the deferral, from the start of the speaker on.
 #[derive(Debug, Clone)]
 pub(super) struct Deferral {
     first_up: Option<Instant>,
-    /// The next check is scheduled.
+    /// A check is scheduled.
     armed: bool,
     ended: bool,
-    /// [`Event::RestartDone`](crate::Event::RestartDone) was given.
+    /// [`Event::RestartDone`](crate::Event::RestartDone) was reported.
     reported: bool,
-    /// Until when a new connection may still carry the R bit.
+    /// Time until which new connections may set the R bit.
     restarting_until: Instant,
 }
 
 impl Deferral {
     pub(super) fn new(restart_time: Duration, scheduler: &mut Scheduler) -> Self {
         let started = scheduler.started();
-        // Whatever else may end it is an event, upon which it is checked.
+        // All other conditions change with an event, which schedules a check.
         for after in [SETTLE, AFTER_START] {
             scheduler.set(Timer::Deferral, started + after);
         }
@@ -44,7 +45,7 @@ impl Deferral {
         Self { first_up: None, armed: false, ended: false, reported: false, restarting_until }
     }
 
-    /// The time for which we said that we restart is over: the R bit has no meaning any more.
+    /// Returns true if our restart time is over, so that the R bit must not be set any more.
     pub(super) fn is_restart_over(&self, now: Instant) -> bool {
         now >= self.restarting_until
     }
@@ -57,7 +58,7 @@ impl Deferral {
         self.schedule_check(scheduler);
     }
 
-    /// Schedules a check, because something that the deferral waits for may have come.
+    /// Schedules a check after an event that may end the deferral.
     pub(super) fn schedule_check(&mut self, scheduler: &mut Scheduler) {
         if !self.ended && !self.armed {
             self.armed = true;
@@ -65,7 +66,7 @@ impl Deferral {
         }
     }
 
-    /// Its timer expired: ends the deferral if nothing has to be waited for.
+    /// Handles the timer: ends the deferral if all conditions are met.
     pub(super) fn check(
         &mut self,
         peers: &PeerTable,
@@ -83,7 +84,7 @@ impl Deferral {
             }
             let since_start = scheduler.served().duration_since(scheduler.started());
             let up_settled = peers.iter().all(|p| p.session.is_none() || is_settled(p, connections));
-            // Nobody knows which peers may come from a range.
+            // The peers of a range are not known in advance.
             let up_or_shut = |p: &Peer| p.session.is_some() || p.config.shutdown.is_some();
             let all_up = peers.ranges().is_empty() && peers.iter().all(up_or_shut);
             let waited = since_start >= SETTLE && self.first_up.is_some();
@@ -102,15 +103,16 @@ impl Deferral {
         ribs.end_deferral();
     }
 
-    /// Nobody is waited for any longer.
+    /// Returns true if a time limit has expired.
     fn is_late(&self, scheduler: &Scheduler) -> bool {
         let since = |at: Instant| scheduler.served().duration_since(at);
         since(scheduler.started()) >= AFTER_START || self.first_up.is_some_and(|up| since(up) >= AFTER_FIRST)
     }
 
-    /// True if the end of the restart is to be reported now: once, when all that was learned in it has been taken. Upon it
-    /// stale kernel routes are swept, so it also waits for peers that say that they restart (FRR does for two minutes after
-    /// every start): the selection has gone on without them, but what they announce must not be missing for a moment.
+    /// Returns true once, when the end of the restart has to be reported and all best paths have been taken.
+    /// The embedder then sweeps stale kernel routes. The report therefore also waits for peers that are
+    /// restarting themselves (FRR sets the R bit for two minutes after each start): route selection did not
+    /// wait for them, but the kernel routes they announce must not disappear in between.
     pub(super) fn report_end(
         &mut self,
         peers: &PeerTable,
@@ -129,13 +131,13 @@ impl Deferral {
     }
 }
 
-/// Its first routes are all here, or the selection must not wait for them.
+/// Returns true if all initial routes of the peer have arrived, or if selection must not wait for them.
 fn is_settled(peer: &Peer, connections: &Connections) -> bool {
-    // RFC 4724 4.1: not waited for are peers without the capability, and those that restart themselves.
+    // RFC 4724 4.1: peers without the capability and peers that restart themselves are not waited for.
     peer.graceful.as_ref().is_none_or(|g| g.restarted) || has_end_of_rib(peer, connections)
 }
 
-/// Its End-of-RIB is here for all families, or it will never send one.
+/// Returns true if End-of-RIB has arrived for all families, or if the peer does not send it.
 fn has_end_of_rib(peer: &Peer, connections: &Connections) -> bool {
     if peer.graceful.is_none() {
         return true;

@@ -1,6 +1,6 @@
-//! Routes of a peer that outlive the session they came by: kept as stale for the restart time (RFC 4724 4.2, RFC 8538), then, where
-//! both ends want it, as the least preferred ones for the long-lived stale time (RFC 9494 4.2); how they go when the peer is back;
-//! and those that are stale while the peer refreshes them (RFC 7313).
+//! Stale routes of a peer: kept after the session for the restart time (RFC 4724 4.2, RFC 8538), then for the
+//! long-lived stale time as least preferred, if both ends offered it (RFC 9494 4.2), and removed after the
+//! peer has returned. Also routes that are stale during a route refresh (RFC 7313).
 
 use std::time::{Duration, Instant};
 
@@ -13,14 +13,14 @@ use crate::session::timers::Timer;
 use crate::types::Family;
 use crate::wire::{Capabilities, ErrorCode, Negotiated};
 
-/// Longest time for which stale routes wait for End-of-RIB once the peer is back.
+/// Minimum wait for End-of-RIB of a peer that has returned; a longer restart time applies instead.
 const STALE: Duration = Duration::from_secs(120);
-/// Longest time for which stale routes wait for the end of a refresh (RFC 7313 4 asks for a bound and names none).
+/// Maximum wait for the end of a route refresh (RFC 7313 4 requires a limit and leaves it open).
 const REFRESH: Duration = Duration::from_secs(360);
 
-/// True if the sender of this NOTIFICATION wants the session to end for good, so that the peer drops our routes (RFC 8538
-/// 5.1; where it leaves the choice, for an administrative reset, we mean it). A BFD session that failed says that
-/// forwarding did.
+/// Returns true if this NOTIFICATION ends the session for good, so that the receiver drops the sender's
+/// routes (RFC 8538 5.1, which leaves the choice for an administrative reset: here it is hard). BFD down
+/// counts, because forwarding has failed.
 pub(super) fn is_hard(code: ErrorCode) -> bool {
     matches!(
         code,
@@ -33,14 +33,14 @@ pub(super) fn is_hard(code: ErrorCode) -> bool {
     )
 }
 
-/// For how long routes of a family are kept.
+/// Time for which routes of a family are kept.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct KeepTimes {
-    /// The restart time (RFC 4724); 0 for a family that the peer did not list.
+    /// Restart time (RFC 4724); 0 for a family that the capability does not list.
     restart: Duration,
-    /// The long-lived stale time that follows.
+    /// Long-lived stale time that follows (RFC 9494).
     long_lived: Duration,
-    /// Some of them are long-lived stale already.
+    /// True if some routes are long-lived stale already.
     running: bool,
 }
 
@@ -56,23 +56,23 @@ impl KeepTimes {
         }
     }
 
-    /// They are kept at all.
+    /// Returns true if routes are kept at all.
     fn any(self) -> bool {
         self.running || !self.restart.is_zero() || !self.long_lived.is_zero()
     }
 }
 
-/// How long stale routes wait for End-of-RIB of a peer with this restart time.
+/// Returns the wait for End-of-RIB of a peer with this restart time.
 fn refresh_time(restart: Duration) -> Duration {
     STALE.max(restart)
 }
 
-/// A long-lived stale time runs for some of its routes.
+/// Returns true if a long-lived stale time runs for some routes of the peer.
 fn is_long_lived(peer: &Peer) -> bool {
     peer.long_lived.iter().any(|l| l.until.is_some())
 }
 
-/// The stale routes of one peer, with all that decides about them.
+/// The stale routes of one peer, with the state that they depend on.
 pub(super) struct StaleRoutes<'a> {
     pub(super) number: u32,
     pub(super) peer: &'a mut Peer,
@@ -80,12 +80,13 @@ pub(super) struct StaleRoutes<'a> {
     pub(super) scheduler: &'a mut Scheduler,
 }
 
-/// Graceful restart.
+/// Graceful restart and long-lived graceful restart.
 impl StaleRoutes<'_> {
-    /// The session ended, and the peer has left its update groups. `keep`: its end lets routes stay. Returns whether some do.
+    /// Handles the end of a session, after the peer has left its update groups. `keep`: the kind of end
+    /// permits keeping routes. Returns true if some are kept.
     pub(super) fn session_ended(&mut self, conn: &Conn, keep: bool) -> bool {
         let carried = conn.negotiated.map(|n| n.families).unwrap_or_default();
-        // RFC 8538 4.1 keeps what RFC 4724 4.2 deletes: routes that were stale before.
+        // RFC 8538 4.1 keeps routes that were stale before; RFC 4724 4.2 deletes them.
         let kept = if conn.has_graceful_notification() { Keep::All } else { Keep::Session };
         let mut helper = false;
         for family in Family::ALL {
@@ -93,7 +94,7 @@ impl StaleRoutes<'_> {
             let over = self.is_long_lived_over(family);
             let kept = match (keep && carried.contains(family) && times.any() && !over, kept) {
                 (false, _) => Keep::Nothing,
-                // RFC 9494 4.2: nor does a restart within the long-lived stale time.
+                // RFC 9494 4.2: a restart within the long-lived stale time does not delete them either.
                 (true, Keep::Session) if times.running => Keep::All,
                 (true, kept) => kept,
             };
@@ -108,11 +109,12 @@ impl StaleRoutes<'_> {
         peer.refresh_until = [None; 2];
         if helper {
             let time = Duration::from_secs(peer.graceful.as_ref().map_or(0, |g| g.time).into());
-            // What was stale before goes by its own rules, or it is not kept.
+            // If routes that were stale before follow other rules or are not kept, the series of restarts
+            // starts anew.
             if before == Restart::No || kept == Keep::Session || is_long_lived(peer) {
                 peer.restart_until = None;
             }
-            // The time of one restart: others that follow do not prolong it.
+            // Further restarts do not extend the time of the first one.
             let last = *peer.restart_until.get_or_insert(now + time + refresh_time(time));
             let until = last.min(now + time);
             peer.restart = Restart::Waiting(until);
@@ -122,8 +124,8 @@ impl StaleRoutes<'_> {
         helper
     }
 
-    /// The peer is Established: which of its stale routes stay (RFC 4724 4.2, RFC 9494 4.2), and for how long its new ones
-    /// will.
+    /// Handles a session in Established: decides which stale routes are kept (RFC 4724 4.2, RFC 9494 4.2),
+    /// and records for how long new ones would be.
     pub(super) fn peer_returned(&mut self, session: &Negotiated, theirs: &Capabilities) {
         let cap = self.peer.config.long_lived_restart_time.unwrap_or_default();
         for (family, place) in Family::ALL.into_iter().zip(&mut self.peer.long_lived) {
@@ -163,7 +165,7 @@ impl StaleRoutes<'_> {
         }
     }
 
-    /// The peer has sent all its routes of this family.
+    /// Handles End-of-RIB of a family.
     pub(super) fn end_of_rib(&mut self, family: Family) {
         let [v4, v6] = &mut self.peer.end_of_rib_received;
         *(if family == Family::Ipv4Unicast { v4 } else { v6 }) = true;
@@ -176,7 +178,7 @@ impl StaleRoutes<'_> {
         }
     }
 
-    /// Not even stale routes outlive a hard end.
+    /// Removes all stale routes after a hard end.
     pub(super) fn drop_all(&mut self) {
         self.peer.restart = Restart::No;
         for family in Family::ALL {
@@ -189,7 +191,7 @@ impl StaleRoutes<'_> {
         self.ribs.drop_stale(self.number, family);
     }
 
-    /// Restart time, long-lived stale time, or the wait for End-of-RIB.
+    /// Handles the timer of restart time, long-lived stale time and wait for End-of-RIB.
     pub(super) fn restart_timer(&mut self) {
         let served = self.scheduler.served();
         let is_over = |at: Instant| at <= served;
@@ -197,7 +199,8 @@ impl StaleRoutes<'_> {
             let until = self.peer.long_lived.get(family.index()).and_then(|l| l.until);
             if until.is_some_and(is_over) && !self.ribs.is_refreshing(self.number, family) {
                 self.drop(family);
-                // RFC 9494 4.2: what came since is kept no longer either, should the session end before End-of-RIB.
+                // RFC 9494 4.2: routes received since are not kept either if the session ends before
+                // End-of-RIB.
                 self.stays_over(family, until);
             }
         }
@@ -225,7 +228,7 @@ impl StaleRoutes<'_> {
         }
     }
 
-    /// The restart time of some families is 0: they do not wait.
+    /// Starts the long-lived stale time at once for families with restart time 0.
     fn begin_long_lived_without_waiting(&mut self) {
         let mut waits = false;
         for family in Family::ALL {
@@ -243,8 +246,8 @@ impl StaleRoutes<'_> {
         }
     }
 
-    /// The restart time is over: what is still stale goes, or stays as long-lived stale. A time that runs already goes on
-    /// (RFC 9494 4.2).
+    /// Handles the end of the restart time: routes still stale become long-lived stale or are removed. A
+    /// long-lived stale time that runs already continues (RFC 9494 4.2).
     fn begin_long_lived(&mut self, family: Family) {
         let Some(place) = self.peer.long_lived.get_mut(family.index()) else { return };
         if place.until.is_none() && place.time.is_zero() {
@@ -256,20 +259,21 @@ impl StaleRoutes<'_> {
         self.ribs.begin_long_lived(self.number, family);
     }
 
-    /// Its long-lived stale time ended before it had sent all its routes again.
+    /// Returns true if the long-lived stale time ended before End-of-RIB.
     fn is_long_lived_over(&self, family: Family) -> bool {
         let until = self.peer.long_lived.get(family.index()).and_then(|l| l.until);
         until.is_some_and(|until| until <= self.scheduler.now())
     }
 
-    /// No long-lived stale time runs for its routes any more.
+    /// Stops the long-lived stale time of a family.
     fn forget_long_lived(&mut self, family: Family) {
         if let Some(place) = self.peer.long_lived.get_mut(family.index()) {
             place.until = None;
         }
     }
 
-    /// The long-lived stale time of a peer that is sending its routes again is over, and stays so until End-of-RIB.
+    /// Keeps the long-lived stale time marked as expired until End-of-RIB, while the peer sends its routes
+    /// again.
     fn stays_over(&mut self, family: Family, until: Option<Instant>) {
         if matches!(self.peer.restart, Restart::Refreshing(_))
             && self.peer.session.is_some()
@@ -282,11 +286,11 @@ impl StaleRoutes<'_> {
 
 /// Enhanced route refresh (RFC 7313).
 impl StaleRoutes<'_> {
-    /// The peer's refresh begins.
+    /// Handles BoRR of the peer.
     pub(super) fn refresh_begins(&mut self, family: Family) {
         let [v4, v6] = self.peer.end_of_rib_received;
         let first = !(if family == Family::Ipv4Unicast { v4 } else { v6 });
-        // RFC 7313 4: ignored before the End-of-RIB of a peer that sends one.
+        // RFC 7313 4: BoRR before the initial End-of-RIB is ignored, if the peer sends End-of-RIB.
         if self.peer.graceful.is_some() && first {
             return;
         }
@@ -294,7 +298,7 @@ impl StaleRoutes<'_> {
         if let Some(place) = self.peer.refresh_until.get_mut(family.index()) {
             *place = Some(until);
         }
-        // A peer that begins again and again has one deadline all the same.
+        // Repeated BoRRs share one running timer.
         if !std::mem::replace(&mut self.peer.refresh_armed, true) {
             self.scheduler.set(Timer::Refresh(self.number), until);
         }
@@ -303,18 +307,18 @@ impl StaleRoutes<'_> {
         }
     }
 
-    /// The peer's refresh is over: what did not come again is gone.
+    /// Handles EoRR of the peer: routes not announced again are removed.
     pub(super) fn refresh_ends(&mut self, family: Family) {
         if let Some(place) = self.peer.refresh_until.get_mut(family.index()) {
             *place = None;
         }
-        // An end without a beginning says nothing.
+        // EoRR without BoRR is ignored.
         if self.ribs.is_refreshing(self.number, family) {
             self.drop(family);
         }
     }
 
-    /// Ends refreshes whose end did not come in time.
+    /// Ends the refreshes whose EoRR did not arrive in time.
     pub(super) fn refresh_timer(&mut self) {
         for family in Family::ALL {
             let until = self.peer.refresh_until.get(family.index()).copied().flatten();

@@ -11,13 +11,15 @@
 //!  peers, routes, ... ----> query     on a read-only view
 //! ```
 //!
-//! The state lies in components that each own theirs: [`PeerTable`], [`Connections`], [`RibSet`], [`Scheduler`], [`Deferral`],
-//! [`Tap`]. These know nothing of each other. What concerns several of them is a function or a short-lived struct over just those:
-//! [`graceful_restart`], [`update_groups`], [`prefix_limits`], [`route_refresh`]. `impl Speaker` is in this file and in
-//! `config`, `sessions`, `receive` and `transmit`, nowhere else.
+//! Each component owns its part of the state and does not know the others: [`PeerTable`], [`Connections`],
+//! [`RibSet`], [`Scheduler`], [`Deferral`], [`Tap`]. Operations on several of them are functions or
+//! short-lived structs that borrow only these: [`graceful_restart`], [`update_groups`], [`prefix_limits`],
+//! [`route_refresh`]. `impl Speaker` is in this file and in `config`, `sessions`, `receive` and `transmit`,
+//! nowhere else.
 //!
-//! Every call does a bounded amount of work, whatever came in: input beyond the budget stays in its connection, reevaluation and
-//! update groups go on in slices, and `poll_timeout` lies in the past while something is queued.
+//! Every call does a bounded amount of work, whatever its input. Input beyond the budget stays in its
+//! connection, reevaluation and update groups continue in slices, and `poll_timeout` is in the past while
+//! work is queued.
 
 mod config;
 mod deferral;
@@ -57,11 +59,11 @@ use crate::session::peer_table::PeerTable;
 use crate::session::timers::Timer;
 use crate::types::Family;
 
-/// Timers that one call serves.
+/// Maximum number of timers handled per call.
 const TIMERS: usize = 512;
 
-/// A BGP-4 speaker. See the crate's documentation for how it is driven. A clone has the same sessions and tables: what an input
-/// would do can be tried on it.
+/// A BGP-4 speaker; the crate documentation shows how to drive it. A clone has the same sessions and tables,
+/// so the effect of an input can be tried on it.
 #[derive(Debug, Clone)]
 pub struct Speaker {
     global: GlobalConfig,
@@ -72,13 +74,13 @@ pub struct Speaker {
     deferral: Deferral,
     tap: Tap,
     events: VecDeque<Event>,
-    /// Of peers to come.
+    /// Graceful shutdown mode of new peers.
     drain: Drain,
     stopping: bool,
 }
 
 impl Speaker {
-    /// A speaker without peers and routes.
+    /// Creates a speaker without peers and routes.
     #[must_use]
     pub fn new(global: GlobalConfig, policy: PolicyHandle, now: Instant) -> Self {
         let seed = u64::from(global.router_id.0) << 32 | u64::from(global.asn);
@@ -97,7 +99,7 @@ impl Speaker {
         }
     }
 
-    /// Takes an event from outside and does a bounded amount of work; what is left over is done by the next calls (see
+    /// Processes an input and does a bounded amount of work. Remaining work is done in later calls (see
     /// [`Speaker::poll_timeout`]).
     pub fn handle(&mut self, input: Input<'_>, now: Instant) {
         self.scheduler.advance(now);
@@ -141,7 +143,7 @@ impl Speaker {
         self.work(tick);
     }
 
-    /// The oldest event that the embedder has not taken.
+    /// Returns the oldest event not taken yet.
     pub fn poll_event(&mut self) -> Option<Event> {
         let event = self.events.pop_front();
         if event.is_none() && self.events.capacity() > 1024 {
@@ -150,7 +152,8 @@ impl Speaker {
         event
     }
 
-    /// When to call [`Speaker::handle`] with [`Input::Tick`] at the latest. In the past: queued work remains.
+    /// Returns the latest time of the next [`Speaker::handle`] call with [`Input::Tick`]. A time in the past
+    /// means that work is queued.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         if self.connections.readable() > 0 || self.peers.has_idle_dynamic() || self.ribs.has_work() {
@@ -159,7 +162,7 @@ impl Speaker {
         self.scheduler.next()
     }
 
-    /// Work that is due or queued, in bounded slices; see [`RibSet::work`].
+    /// Handles due timers and queued work in bounded slices; see [`RibSet::work`].
     fn work(&mut self, tick: bool) {
         for _ in 0..TIMERS {
             let Some(timer) = self.scheduler.pop_due() else { break };
@@ -214,7 +217,7 @@ impl Speaker {
         }
     }
 
-    /// All local routes are there: update groups may begin.
+    /// Handles [`Input::LocalReady`]: update groups may begin to send.
     fn local_ready(&mut self) {
         if !self.ribs.set_local_ready() {
             return;
@@ -232,7 +235,7 @@ impl Speaker {
         }
     }
 
-    /// Import policy was evaluated again for a family of some peers, perhaps of all.
+    /// Records that import policy was evaluated again for a family, of some or all peers.
     fn monitor_reimported(&mut self, family: Family) {
         if self.tap.is_on() {
             for peer in self.peers.iter().filter(|p| p.session.is_some()) {
@@ -253,22 +256,24 @@ impl Speaker {
 
 /// Changed best paths.
 impl Speaker {
-    /// Appends up to `max` changed best paths to `out`; true: there are more. Nothing is given while the selection is
-    /// deferred after a restart (RFC 4724 4.1). An embedder without use for them calls [`Speaker::drop_best`].
+    /// Appends up to `max` changed best paths to `out`. Returns true if more are left. Nothing is appended
+    /// while route selection is deferred after a restart (RFC 4724 4.1). An embedder that does not use best
+    /// paths has to call [`Speaker::drop_best`].
     pub fn take_best(&mut self, max: usize, out: &mut Vec<BestChange>) -> bool {
         let more = self.ribs.take_best(max, out);
         self.report_restart_done();
         more
     }
 
-    /// How many changed best paths wait to be taken, those included that are held back while the selection is deferred. They
-    /// are taken in the order in which they changed, IPv4 before IPv6.
+    /// Returns the number of changed best paths not taken yet, including those held back by the deferral.
+    /// They are taken in the order of their changes, IPv4 before IPv6.
     #[must_use]
     pub fn pending_best(&self) -> usize {
         self.ribs.pending_best()
     }
 
-    /// Forgets up to `max` changed best paths, for embedders without use for them; else as [`Speaker::take_best`].
+    /// Discards up to `max` changed best paths, for embedders that do not use them; otherwise as
+    /// [`Speaker::take_best`].
     pub fn drop_best(&mut self, max: usize) -> bool {
         let more = self.ribs.drop_best(max);
         self.report_restart_done();
@@ -276,19 +281,19 @@ impl Speaker {
     }
 }
 
-/// Monitoring.
+/// Recording of sessions for BMP and MRT.
 impl Speaker {
-    /// Starts or ends recording; an end forgets what was not taken.
+    /// Starts or stops recording. Stopping discards records not taken yet.
     pub fn set_tap(&mut self, on: bool) {
         self.tap.set(on);
     }
 
-    /// Records since the last call; `None`: there are none.
+    /// Takes the records since the last call. `None` if there are none.
     pub fn take_tapped(&mut self) -> Option<Tapped> {
         self.tap.take()
     }
 
-    /// All sessions that are up, in the order of the peers' ids.
+    /// Returns all sessions in Established, in the order of peer ids.
     #[must_use]
     pub fn tap_sessions(&self) -> Vec<Arc<TapSession>> {
         let session = |(_, peer)| TapSession::new(peer, self.connections.session(peer)?);
@@ -296,51 +301,53 @@ impl Speaker {
     }
 }
 
-/// Questions; nothing is changed.
+/// Queries; they change nothing.
 impl Speaker {
     fn view(&self) -> View<'_> {
         View::new(&self.global, &self.peers, &self.connections, &self.ribs)
     }
 
-    /// True if a connection from this address would be taken at `now`; the port means nothing. An embedder may close one that
-    /// would not be without a word to the speaker, before it has cost more than its acceptance. A full range takes it, to say so.
+    /// Returns true if a connection from this address would be accepted at `now`; the port is ignored. The
+    /// embedder may close other connections without informing the speaker, before they cost more than the
+    /// accept. A full range returns true, because it answers with a NOTIFICATION.
     #[must_use]
     pub fn admits(&self, remote: SocketAddr, now: Instant) -> bool {
         !self.stopping && self.peers.admits(remote, now)
     }
 
-    /// All peers, in the order of their ids.
+    /// Returns all peers in the order of their ids.
     pub fn peers(&self, now: Instant) -> impl Iterator<Item = PeerStatus> {
         self.view().peers(now)
     }
 
-    /// One peer.
+    /// Returns the state of one peer. `None` for an unknown id.
     #[must_use]
     pub fn peer(&self, id: PeerId, now: Instant) -> Option<PeerStatus> {
         self.view().peer(id, now)
     }
 
-    /// All ranges, in the order of their ids.
+    /// Returns all ranges in the order of their ids.
     pub fn ranges(&self, now: Instant) -> impl Iterator<Item = RangeStatus> {
         self.view().ranges(now)
     }
 
-    /// Sums over everything.
+    /// Returns totals of tables, routes and errors.
     #[must_use]
     pub fn totals(&self) -> Totals {
         self.view().totals()
     }
 
-    /// Routes in the order of their prefixes: at most `max` prefixes that come after `after`. Each call looks at the whole
-    /// table unless the question names one prefix or address; for pages of a large table see [`Speaker::scan`].
+    /// Returns at most `max` matching prefixes after `after`, in prefix order. Each call visits the whole
+    /// table unless the query names one prefix or address; for pages of a large table use [`Speaker::scan`].
     #[must_use]
     pub fn routes(&self, query: &RouteQuery, after: Option<Cidr>, max: usize) -> Vec<RouteInfo> {
         self.view().routes(query, after, max)
     }
 
-    /// A part of the routes that match, in no order, for a reader of all of them: at most `max` prefixes among those in `slots`
-    /// places of the table from place `from` on, and the place to go on from; `None`: that was all. What does not change
-    /// between two calls is seen once; what does, perhaps twice or not at all.
+    /// Returns one part of the matching routes in no particular order, and the position of the next part.
+    /// `None` at the end. The part has at most `max` prefixes, from at most `slots` table slots from position
+    /// `from` on. Routes that do not change between calls are returned exactly once, others possibly twice or
+    /// not at all.
     #[must_use]
     pub fn scan(
         &self,
@@ -352,13 +359,13 @@ impl Speaker {
         self.view().scan(query, from, slots, max)
     }
 
-    /// Explains the import of the route for this prefix from this peer; `None`: it sent none.
+    /// Explains the import of a peer's route for this prefix. `None` if the peer has not announced it.
     #[must_use]
     pub fn explain_import(&self, prefix: Cidr, peer: PeerId) -> Option<ImportTrace> {
         self.view().explain_import(prefix, peer)
     }
 
-    /// Explains why this prefix is announced to this peer or not.
+    /// Explains why this prefix is or is not announced to this peer.
     #[must_use]
     pub fn explain_export(&self, prefix: Cidr, peer: PeerId) -> ExportTrace {
         self.view().explain_export(prefix, peer)

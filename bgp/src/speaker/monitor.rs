@@ -1,7 +1,8 @@
-//! Monitoring of sessions (BMP, MRT): copies of messages and changes of state, in the order of events.
+//! Recording of sessions for BMP and MRT: copies of messages and state changes, in order of occurrence.
 //!
-//! Off by default; on, it costs a branch a message. What is recorded lies in one bounded buffer until the embedder
-//! takes it, which it should do after each turn; what does not fit is counted and dropped, and no session ever waits.
+//! Off by default; enabled, it costs one branch per message. Records are kept in one bounded buffer until the
+//! embedder takes them, best after each call of the speaker. Records that exceed the buffer are counted and
+//! dropped; a session never waits.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,24 +14,24 @@ use crate::session::peer::Peer;
 use crate::types::{Family, RouterId};
 use crate::wire::{Frame, MessageKind, Negotiated, write_open};
 
-/// Octets of messages that wait to be taken, at most.
+/// Maximum octets of recorded messages not taken yet.
 const OCTETS: usize = 8 * 1024 * 1024;
-/// Items that wait to be taken, at most.
+/// Maximum number of recorded items not taken yet.
 const ITEMS: usize = 64 * 1024;
 
-/// Records since they were last taken.
+/// Records since the last [`Speaker::take_tapped`](crate::Speaker::take_tapped).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tapped {
-    /// In the order of events.
+    /// Recorded items in order of occurrence.
     pub items: Vec<TapItem>,
-    /// The messages of `items`, one behind the other.
+    /// Messages of `items`, concatenated.
     pub octets: Vec<u8>,
-    /// Items that there was no room for.
+    /// Number of items dropped because the buffer was full.
     pub dropped: u64,
 }
 
 impl Tapped {
-    /// The items, each with its message, if it is one.
+    /// Iterates over the items, each with the octets of its message; empty for other events.
     pub fn iter(&self) -> impl Iterator<Item = (&TapItem, &[u8])> {
         let mut rest = self.octets.as_slice();
         self.items.iter().map(move |item| {
@@ -42,12 +43,12 @@ impl Tapped {
     }
 }
 
-/// One thing that happened.
+/// One recorded item.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TapItem {
-    /// With whom.
+    /// The peer.
     pub peer: PeerId,
-    /// When.
+    /// Time of the event.
     pub at: Instant,
     /// The event.
     pub event: TapEvent,
@@ -56,58 +57,58 @@ pub struct TapItem {
 /// A recorded event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TapEvent {
-    /// A message was received or handed out for sending; KEEPALIVEs are left out.
+    /// A message was received or handed to the embedder for sending; KEEPALIVEs are not recorded.
     Message {
-        /// We sent it.
+        /// True if this speaker sent it.
         sent: bool,
-        /// Its type.
+        /// Message type.
         kind: MessageKind,
-        /// Its octets, which stand in [`Tapped::octets`].
+        /// Length in octets; the message is in [`Tapped::octets`].
         len: u16,
     },
-    /// The peer changed its state.
+    /// The peer changed its FSM state.
     State {
-        /// Before.
+        /// The previous state.
         from: State,
-        /// Now.
+        /// The new state.
         to: State,
-        /// Why, when a session or an attempt ended.
+        /// Reason, if a session or an attempt ended.
         down: Option<Down>,
-        /// The session, when it is up now.
+        /// The session, if the new state is Established.
         session: Option<Arc<TapSession>>,
     },
-    /// Import policy was evaluated again for the peer's routes of this family, and may have decided otherwise.
+    /// Import policy was evaluated again for the peer's routes of this family. Results may have changed.
     Reimported(Family),
 }
 
-/// A session that is up.
+/// Parameters of a session in Established.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TapSession {
-    /// With whom.
+    /// The peer.
     pub peer: PeerId,
-    /// The peer's configured name.
+    /// Configured name of the peer.
     pub name: Arc<str>,
-    /// Our end.
+    /// Local address and port.
     pub local: SocketAddr,
-    /// Their end.
+    /// Remote address and port.
     pub remote: SocketAddr,
-    /// Our AS towards the peer.
+    /// Local AS number towards the peer.
     pub local_asn: u32,
-    /// The peer's AS.
+    /// AS number of the peer.
     pub asn: u32,
-    /// The peer's BGP identifier.
+    /// BGP identifier of the peer.
     pub router_id: RouterId,
     /// Negotiated parameters.
     pub negotiated: Negotiated,
-    /// Since when it is up.
+    /// Time at which the session came up.
     pub up_at: Instant,
-    /// The OPEN that we sent, whole.
+    /// The whole OPEN that this speaker sent.
     pub sent_open: Vec<u8>,
-    /// The OPEN that the peer sent, whole.
+    /// The whole OPEN that the peer sent.
     pub received_open: Vec<u8>,
 }
 
-/// The recorder.
+/// The recorder, off by default.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Tap {
     on: bool,
@@ -115,7 +116,7 @@ pub(super) struct Tap {
 }
 
 impl Tap {
-    /// See [`Speaker::set_tap`](crate::Speaker::set_tap).
+    /// Starts or stops recording; see [`Speaker::set_tap`](crate::Speaker::set_tap).
     pub(super) fn set(&mut self, on: bool) {
         if self.on != on {
             *self = Self { on, tapped: Tapped::default() };
@@ -127,13 +128,13 @@ impl Tap {
         self.on
     }
 
-    /// Records since the last call; `None`: there are none.
+    /// Takes the records since the last call. `None` if there are none.
     pub(super) fn take(&mut self) -> Option<Tapped> {
         let tapped = &mut self.tapped;
         (!tapped.items.is_empty() || tapped.dropped > 0).then(|| std::mem::take(tapped))
     }
 
-    /// A message came, or whole messages were handed out for sending.
+    /// Records whole messages, received or handed out for sending. KEEPALIVEs are skipped.
     pub(super) fn messages(&mut self, peer: PeerId, octets: &[u8], sent: bool, at: Instant) {
         let mut rest = octets;
         while let Ok(Some(frame)) = Frame::next(rest, true) {
@@ -145,7 +146,7 @@ impl Tap {
         }
     }
 
-    /// One message.
+    /// Records one message.
     pub(super) fn message(
         &mut self,
         peer: PeerId,
@@ -158,7 +159,7 @@ impl Tap {
         self.push(TapItem { peer, at, event: TapEvent::Message { sent, kind, len } }, octets);
     }
 
-    /// Something other than a message.
+    /// Records an event other than a message.
     pub(super) fn event(&mut self, peer: PeerId, event: TapEvent, at: Instant) {
         self.push(TapItem { peer, at, event }, &[]);
     }
@@ -178,7 +179,7 @@ impl Tap {
 }
 
 impl TapSession {
-    /// The session of a peer on this connection, if it is up.
+    /// Returns the session of a peer on this connection. `None` unless it is in Established.
     pub(super) fn new(peer: &Peer, conn: &Conn) -> Option<Self> {
         let received = conn.received_open.as_ref()?;
         let mut sent_open = Vec::new();

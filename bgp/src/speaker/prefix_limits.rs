@@ -1,4 +1,4 @@
-//! How many prefixes may come from a peer and go to it (RFC 4486 4).
+//! Prefix limits, received and sent (RFC 4486 4).
 
 use std::time::Duration;
 
@@ -9,20 +9,20 @@ use crate::session::peer::Peer;
 use crate::types::Family;
 use crate::wire::{ErrorCode, Notification};
 
-/// For how long a peer is neither dialled nor let in that was to be sent too many.
+/// Time for which a peer is neither dialled nor accepted after its sent limit was exceeded.
 const PENALTY_OUT: Duration = Duration::from_secs(60);
 
-/// A limit is exceeded.
+/// An exceeded limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Exceeded {
     pub(super) family: Family,
     pub(super) max: u32,
-    /// For how long the peer is neither dialled nor let in.
+    /// Time for which the peer is neither dialled nor accepted.
     pub(super) penalty: Duration,
 }
 
 impl Exceeded {
-    /// Cease 1 with family and limit (RFC 4486 4).
+    /// Returns Cease subcode 1 with family and limit in the data (RFC 4486 4).
     pub(super) fn notification(self) -> Notification {
         let mut data = self.family.afi().to_be_bytes().to_vec();
         data.push(self.family.safi());
@@ -31,7 +31,7 @@ impl Exceeded {
     }
 }
 
-/// Checks the limit of what comes from a peer; `Ok` may have a warning that the limit is near.
+/// Checks the limit of received prefixes. Returns a warning event when the threshold is reached.
 pub(super) fn check_received(
     peer: &mut Peer,
     received: u32,
@@ -48,11 +48,12 @@ pub(super) fn check_received(
     Ok(warn.then_some(warning))
 }
 
-/// Checks the limit of what goes to a peer.
+/// Checks the limit of prefixes to be sent.
 pub(super) fn check_sent(number: u32, peer: &Peer, ribs: &RibSet, family: Family) -> Result<(), Exceeded> {
     let Some(max) = peer.config.max_prefixes_out else { return Ok(()) };
     let groups = peer.groups(family).iter().filter_map(|group| ribs.group(family, *group));
-    // What came from the peer itself is not sent to it, but is only counted where it matters.
+    // A peer's own routes are not sent back to it. They are subtracted only if the rough count exceeds the
+    // limit.
     let most: u32 = groups.clone().map(|group| group.advertised_count(number, 0)).sum();
     let exact = |group: &Group| group.advertised_count(number, group.attr_sets.of_source(number));
     if most > max && groups.map(exact).sum::<u32>() > max {

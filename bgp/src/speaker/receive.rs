@@ -1,4 +1,4 @@
-//! Octets to messages, messages to events and routes.
+//! Receive path: octets to messages, messages to FSM events and routes.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -15,24 +15,26 @@ use crate::session::timers::Timer;
 use crate::types::Family;
 use crate::wire::{ErrorCode, Frame, MessageKind, Notification, Open, RefreshKind, RouteRefresh, Update};
 
-/// Messages of a connection that one call reads: short ones cost about as much as the prefixes of [`OCTETS`].
+/// Maximum number of messages read from a connection per call. Short messages cost about as much as the
+/// prefixes in [`OCTETS`].
 const MESSAGES: usize = 512;
-/// Octets of a connection that one call reads, the last message apart.
+/// Maximum octets read from a connection per call, not counting the last message.
 const OCTETS: usize = 64 * 1024;
-/// Octets that one call reads from connections that waited.
+/// Maximum octets read per call from connections with queued input.
 const OCTETS_ALL: usize = 64 * 1024;
 
-/// How long a peer that found our prefixes too many is not dialled: no shorter than what it takes people to correct it.
+/// Time for which a peer is not dialled after it rejected the number of our prefixes: an operator needs at
+/// least that long to correct the cause.
 const PREFIX_LIMIT_HOLD: Duration = Duration::from_secs(60);
 
 impl Speaker {
-    /// How many octets this connection takes now; 0: read nothing until later.
+    /// Returns the number of octets that this connection accepts now. 0: do not read from the socket yet.
     #[must_use]
     pub fn read_room(&self, conn: ConnId) -> usize {
         self.connections.get(conn).map_or(0, |c| if c.queued { 0 } else { c.input.room() })
     }
 
-    /// Octets came in.
+    /// Processes received octets.
     pub(super) fn data(&mut self, id: ConnId, octets: &[u8]) {
         let Some(conn) = self.connections.get_mut(id) else { return };
         let mut input = std::mem::take(&mut conn.input);
@@ -44,12 +46,12 @@ impl Speaker {
             }
             return;
         }
-        // Nearly always nothing waits, and the octets need not be copied.
+        // Usually no input is queued, and the octets are parsed without a copy.
         let (read, more) = self.read(id, octets);
         self.connections.put_back(id, input, octets.get(read..).unwrap_or_default(), more);
     }
 
-    /// Reads what waits in a connection.
+    /// Processes the queued input of a connection.
     fn read_input(&mut self, id: ConnId) -> usize {
         let Some(conn) = self.connections.get_mut(id) else { return 0 };
         let mut input = std::mem::take(&mut conn.input);
@@ -59,10 +61,10 @@ impl Speaker {
         read
     }
 
-    /// Serves connections whose input waits, one after the other.
+    /// Processes connections with queued input, round-robin.
     pub(super) fn read_queued(&mut self) {
         let mut octets = 0;
-        // Each at most once in a call.
+        // Each connection at most once per call.
         for _ in 0..self.connections.readable() {
             if octets >= OCTETS_ALL {
                 return;
@@ -72,7 +74,8 @@ impl Speaker {
         }
     }
 
-    /// Handles whole messages within the budget; returns the octets read, and whether more whole ones may follow.
+    /// Processes whole messages within the budget. Returns the number of octets read, and true if more whole
+    /// messages may follow.
     fn read(&mut self, id: ConnId, octets: &[u8]) -> (usize, bool) {
         let mut at = 0;
         let mut learned = Learned::default();
@@ -130,7 +133,7 @@ impl Speaker {
         self.events.push_back(Event::Learned { peer: peer.id, announced, withdrawn, rejected, malformed });
     }
 
-    /// A message becomes an event of the state machine, whose action is carried out.
+    /// Converts a message to an FSM event and carries out the action.
     fn message(&mut self, id: ConnId, frame: Frame<'_>, learned: &mut Learned) {
         let Some(conn) = self.connections.get_mut(id) else { return };
         let state = conn.state();
@@ -153,7 +156,7 @@ impl Speaker {
         let event = match frame.kind {
             MessageKind::Notification => return self.notified(id, &Notification::decode(frame.body)),
             MessageKind::Keepalive => return self.keepalive_received(id),
-            // Only where one may come it is read, and only when it fits it is the event.
+            // An OPEN is decoded only in OpenSent. It becomes event 19 only if it is acceptable.
             MessageKind::Open if state == State::OpenSent => match Open::decode(frame.body) {
                 Ok(open) => {
                     conn.received_open_body = frame.body.into();
@@ -173,7 +176,7 @@ impl Speaker {
         }
     }
 
-    /// Events 24 and 25.
+    /// Handles a NOTIFICATION (events 24 and 25).
     fn notified(&mut self, id: ConnId, notification: &Notification) {
         let (enclosed, _) = notification.unwrap_hard_reset();
         let mut text = format!("received NOTIFICATION {}", notification.code);
@@ -241,7 +244,7 @@ impl Speaker {
             self.check_received(id, number, nlri.family());
         }
         for mut reach in update.reach {
-            // RFC 2545 3: on a session over a link the address on that link is the one to use.
+            // RFC 2545 3: on a session between link-local addresses, the link-local next hop applies.
             let attributes = &mut reach.attributes;
             let hop =
                 attributes.link_local.filter(|_| link != 0).map_or(attributes.next_hop.addr(), IpAddr::V6);
@@ -259,7 +262,7 @@ impl Speaker {
         }
     }
 
-    /// A ROUTE-REFRESH came.
+    /// Handles a ROUTE-REFRESH.
     fn refresh_message(&mut self, id: ConnId, body: &[u8]) {
         let Some(conn) = self.connections.get(id) else { return };
         let number = conn.peer;
@@ -285,7 +288,7 @@ impl Speaker {
     pub(super) fn hold_timer(&mut self, id: ConnId) {
         let Some(conn) = self.connections.get(id) else { return };
         match conn.hold_at {
-            // Input that waits to be read is a sign of life.
+            // Queued input is evidence that the peer is alive.
             Some(_) if conn.queued => {
                 self.scheduler.set_after(Timer::Hold(id), conn.hold / 3);
             }
@@ -295,7 +298,8 @@ impl Speaker {
         }
     }
 
-    /// Ends the session when the peer has announced too much, and warns of it before; `false`: it ended.
+    /// Enforces the limit of received prefixes, with a warning before. Returns false if the session was
+    /// ended.
     fn check_received(&mut self, id: ConnId, number: u32, family: Family) -> bool {
         let Some(peer) = self.peers.get_mut(number) else { return false };
         if peer.config.max_prefixes.is_none() {
@@ -314,7 +318,7 @@ impl Speaker {
         }
     }
 
-    /// Ends the session when more is announced to the peer than may be; `false`: it ended.
+    /// Enforces the limit of sent prefixes. Returns false if the session was ended.
     pub(super) fn check_sent(&mut self, id: ConnId, number: u32, family: Family) -> bool {
         let Some(peer) = self.peers.get(number) else { return false };
         match prefix_limits::check_sent(number, peer, &self.ribs, family) {
@@ -326,7 +330,7 @@ impl Speaker {
         }
     }
 
-    /// A limit was changed: sessions that are over it end.
+    /// Enforces changed limits on a running session.
     pub(super) fn check_limits(&mut self, number: u32) {
         let Some(id) = self.peers.get(number).and_then(|p| p.session) else { return };
         for family in Family::ALL {
@@ -336,14 +340,14 @@ impl Speaker {
         }
     }
 
-    /// Event 8: there are too many prefixes.
+    /// Ends a session that exceeds a prefix limit (event 8).
     fn refuse_prefixes(&mut self, id: ConnId, number: u32, exceeded: Exceeded) {
         let until = self.scheduler.now() + exceeded.penalty;
         if let Some(peer) = self.peers.get_mut(number) {
-            // Before the session ends, because its end plans the next attempt.
+            // Set before the session ends, because its end schedules the next attempt.
             peer.idle_hold_until = Some(until);
             if peer.range.is_some() {
-                // Removed earlier, it could come again at once.
+                // If the dynamic peer were removed earlier, it could reconnect at once.
                 self.scheduler.set(Timer::Restart(number), until);
             }
         }

@@ -1,12 +1,13 @@
-//! ROUTE-REFRESH as it is sent (RFC 2918), with beginning and end where both ends have it (RFC 7313). How received ones make routes
-//! stale is in [`graceful_restart`](super::graceful_restart).
+//! Sending of ROUTE-REFRESH (RFC 2918), with BoRR and EoRR where negotiated (RFC 7313). Received BoRR and
+//! EoRR are handled in [`graceful_restart`](super::graceful_restart).
 
 use crate::session::connection::{Conn, RefreshOut};
 use crate::types::Family;
 use crate::wire::{RefreshKind, RouteRefresh};
 
-/// All routes of a family are to be sent again. `true`: at once; `false`: with a beginning, which comes in its turn. `first_sent`:
-/// End-of-RIB was. A peer that asks again before the answer began asks the same.
+/// Requests that all routes of a family be sent again. Returns true if the caller sends them at once, false
+/// if BoRR has to precede them. `first_sent`: End-of-RIB has been sent. A repeated request before BoRR has no
+/// further effect.
 pub(super) fn request_out(conn: &mut Conn, family: Family, first_sent: bool) -> bool {
     if !conn.has_enhanced_refresh() {
         return true;
@@ -17,8 +18,9 @@ pub(super) fn request_out(conn: &mut Conn, family: Family, first_sent: bool) -> 
     false
 }
 
-/// Writes the beginning of a refresh that was requested; `false`: none was. A beginning may overtake UPDATEs that are under way,
-/// never the other way round: the peer would sweep their routes.
+/// Writes BoRR of a requested refresh. Returns false if none was requested. BoRR may be sent before UPDATEs
+/// that are already queued, but never after UPDATEs of the refresh: the peer would remove their routes at
+/// EoRR.
 pub(super) fn begin_out(conn: &mut Conn, family: Family, buf: &mut Vec<u8>) -> bool {
     if !replace(conn, family, RefreshOut::Requested, RefreshOut::Begun) {
         return false;
@@ -27,12 +29,12 @@ pub(super) fn begin_out(conn: &mut Conn, family: Family, buf: &mut Vec<u8>) -> b
     true
 }
 
-/// End-of-RIB was sent: a refresh that waited for it may begin. `false`: none did.
+/// Permits a refresh that waited for End-of-RIB, which has been sent. Returns false if none waited.
 pub(super) fn end_of_rib_sent(conn: &mut Conn, family: Family) -> bool {
     replace(conn, family, RefreshOut::AfterEndOfRib, RefreshOut::Requested)
 }
 
-/// All routes were sent: writes the end of the refresh that has begun; `false`: none has.
+/// Writes EoRR after all routes were sent. Returns false if no refresh has begun.
 pub(super) fn end_out(conn: &mut Conn, family: Family, buf: &mut Vec<u8>) -> bool {
     if !replace(conn, family, RefreshOut::Begun, RefreshOut::No) {
         return false;
@@ -46,7 +48,8 @@ fn replace(conn: &mut Conn, family: Family, from: RefreshOut, to: RefreshOut) ->
     place.map(|place| *place = to).is_some()
 }
 
-/// Asks the peer for all its routes; returns how many messages that takes, `None`: the peer does not know the message.
+/// Requests all routes of the peer. Returns the number of messages, `None` if the peer does not support route
+/// refresh.
 pub(super) fn request_in(conn: &mut Conn) -> Option<u64> {
     let (Some(received), Some(session)) = (&conn.received_open, conn.negotiated) else { return Some(0) };
     if !received.capabilities.route_refresh {

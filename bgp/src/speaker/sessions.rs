@@ -1,7 +1,8 @@
-//! Drives the finite state machines (RFC 4271 8): turns what happens into their events, and carries out their actions.
+//! Driver of the finite state machines (RFC 4271 8): converts inputs to events and carries out the actions.
 //!
-//! A connection comes ([`Speaker::dialled`], [`Speaker::accepted`]), its OPEN is sent and the peer's judged, of two connections one stays
-//! (RFC 4271 6.8), the session comes up and goes down. [`fsm`] says what follows from what.
+//! Life of a connection: it is opened ([`Speaker::dialled`]) or accepted ([`Speaker::accepted`]), OPENs are
+//! exchanged and checked, a collision is resolved (RFC 4271 6.8), the session comes up and goes down. The
+//! transitions themselves are in [`fsm`].
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -23,27 +24,27 @@ use crate::session::timers::Timer;
 use crate::types::Family;
 use crate::wire::{ErrorCode, MessageKind, Notification, Open, write_keepalive};
 
-/// Hold time until the peer's OPEN is there (RFC 4271 8.2.2 suggests 4 minutes).
+/// Hold time until the OPEN of the peer arrives (RFC 4271 8.2.2 suggests 4 minutes).
 const OPEN_HOLD: Duration = Duration::from_secs(240);
-/// The same for dynamic peers: one that sends nothing takes the place of another.
+/// The same for dynamic peers: a silent one occupies a place of the range.
 const OPEN_HOLD_RANGE: Duration = Duration::from_secs(30);
-/// A session that is younger than this is not replaced by a new connection of its peer, even with graceful restart: both
-/// ends may have dialled at once.
+/// A session younger than this is not replaced by a new connection of its peer, even with graceful restart:
+/// both ends may have dialled at the same time.
 const YOUNG: Duration = Duration::from_secs(10);
-/// How long the loser of a collision waits for the winner's OPEN.
+/// Time for which the losing connection of a collision waits for the OPEN on the winning one.
 const COLLISION_WAIT: Duration = Duration::from_secs(1);
-/// First and longest time between attempts to dial.
+/// Minimum and maximum time between dials.
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(16));
-/// The same after an error that people have to correct.
+/// The same after an error that an operator has to correct.
 const RETRY_ERROR: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(60));
 
-/// Attempts: the ConnectRetryTimer, and the connections that come.
+/// Connection attempts: ConnectRetryTimer, outgoing and incoming connections.
 impl Speaker {
-    /// Event 1 or 3: sets the ConnectRetryTimer, if the peer is to be dialled and has no connection. `error`: it follows an error that
-    /// people have to correct.
+    /// Handles event 1 or 3: sets the ConnectRetryTimer if the peer is to be dialled and has no connection.
+    /// `error`: the last attempt failed with an error that an operator has to correct.
     pub(super) fn start(&mut self, number: u32, event: fsm::Event, error: bool) {
         let Some(peer) = self.peers.get_mut(number) else { return };
-        // A timer that runs is set anew.
+        // A running timer is set again.
         let state = if peer.dialling == Dialling::Connecting { State::Connect } else { State::Idle };
         let (_, action) = fsm::transition(state, event);
         let has_connection = peer.outgoing.is_some() || peer.session.is_some();
@@ -81,7 +82,7 @@ impl Speaker {
         }
         let mut state = State::Active;
         if peer.idle_hold_until.is_some() {
-            // The timer was set to the end of the time in Idle, or later.
+            // The timer was set to the end of the IdleHoldTimer or later.
             (state, _) = fsm::transition(State::Idle, fsm::Event::IdleHoldTimerExpires);
         }
         let (_, action) = fsm::transition(state, fsm::Event::ConnectRetryTimerExpires);
@@ -99,7 +100,8 @@ impl Speaker {
             return;
         };
         peer.dialling = Dialling::No;
-        // An incoming one that came beside a session may have outlived it: it is in this one's place, and as good.
+        // An incoming connection may have outlived the session it was parallel to. It then occupies the
+        // outgoing place and serves as well.
         if peer.session.is_some() || peer.outgoing.is_some() || peer.config.shutdown.is_some() {
             self.events.push_back(Event::Close(conn));
             return;
@@ -141,7 +143,7 @@ impl Speaker {
         }
         let parallel_session = peer.incoming.is_some() && peer.incoming == peer.session;
         if let Some(old) = if parallel_session { peer.outgoing } else { peer.incoming } {
-            // The peer would not dial twice unless it had given up the first.
+            // A peer opens a second connection only after it gave up the first.
             if let Some(peer) = self.peers.get_mut(number).filter(|p| p.range.is_none()) {
                 peer.damping.note_failure(now);
             }
@@ -150,7 +152,7 @@ impl Speaker {
         self.connected(number, conn, Direction::Incoming, (local, remote));
     }
 
-    /// Closes a connection before any OPEN, and says why.
+    /// Refuses a connection with a NOTIFICATION before any OPEN.
     pub(super) fn refuse_connection(&mut self, conn: ConnId, why: &Notification) {
         let mut last = Vec::new();
         why.write(&mut last);
@@ -158,7 +160,7 @@ impl Speaker {
         self.events.push_back(Event::Close(conn));
     }
 
-    /// A connection is there (events 16 and 17): OPEN is sent.
+    /// Handles a new connection (events 16 and 17): sends OPEN.
     fn connected(&mut self, number: u32, id: ConnId, direction: Direction, ends: (SocketAddr, SocketAddr)) {
         let Some(peer) = self.peers.get_mut(number) else { return };
         let now = self.scheduler.now();
@@ -179,7 +181,7 @@ impl Speaker {
         }
         let place = match direction {
             Direction::Incoming if peer.incoming.is_none() => &mut peer.incoming,
-            // The session itself is the other incoming one; this one may replace it.
+            // The session itself is the other incoming connection; this one may replace it.
             Direction::Outgoing | Direction::Incoming => &mut peer.outgoing,
         };
         let lost = place.replace(id);
@@ -192,7 +194,7 @@ impl Speaker {
 
 /// From OpenSent to Established.
 impl Speaker {
-    /// The peer's OPEN: if it fits, event 19, and of two connections one stays.
+    /// Handles the OPEN of the peer: checks it (event 19 or 22) and resolves a collision.
     pub(super) fn open_received(&mut self, id: ConnId, theirs: Open) {
         let Some(conn) = self.connections.get_mut(id) else { return };
         let number = conn.peer;
@@ -207,7 +209,8 @@ impl Speaker {
         let this_wins = collision::wins(&conn.sent_open, &theirs, conn.direction);
         conn.received_open = Some(theirs);
         let other_connection = peer.other_connection(id);
-        // RFC 4724 4.2: a new connection of a peer that restarted means that the old one ended.
+        // RFC 4724 4.2: a new connection of a peer with graceful restart implies that the old session is
+        // dead.
         let is_old = peer.up_at.is_some_and(|up| self.scheduler.now().duration_since(up) >= YOUNG);
         let replaces = peer.graceful.is_some() && is_old;
         let other = other_connection
@@ -223,7 +226,7 @@ impl Speaker {
                 let until = self.scheduler.set_after(Timer::Collision(id), COLLISION_WAIT);
                 if let Some(conn) = self.connections.get_mut(id) {
                     conn.collision_hold_until = Some(until);
-                    // The KEEPALIVE comes when the other connection is gone.
+                    // KEEPALIVE is sent after the other connection has ended.
                     conn.fsm.handle(fsm::Event::BgpOpen);
                 }
                 self.report_state(number, None);
@@ -243,7 +246,7 @@ impl Speaker {
         }
     }
 
-    /// The other connection of a collision is decided: one that waited for it need not any longer.
+    /// Continues a connection that waited for the other one of a collision, which has ended or timed out.
     fn end_collision_wait(&mut self, id: Option<ConnId>) {
         let Some(id) = id else { return };
         let Some(conn) = self.connections.get_mut(id) else { return };
@@ -264,7 +267,7 @@ impl Speaker {
         }
     }
 
-    /// OPEN is accepted: KEEPALIVE is sent, timers run with what was agreed.
+    /// Accepts the OPEN: sends KEEPALIVE and starts the timers with the negotiated times.
     fn confirm_open(&mut self, id: ConnId) {
         let Some(conn) = self.connections.get_mut(id) else { return };
         write_keepalive(&mut conn.control);
@@ -285,7 +288,7 @@ impl Speaker {
         }
     }
 
-    /// Event 26.
+    /// Handles KEEPALIVE (event 26).
     pub(super) fn keepalive_received(&mut self, id: ConnId) {
         let Some(conn) = self.connections.get_mut(id) else { return };
         if conn.collision_hold_until.is_some() {
@@ -295,14 +298,14 @@ impl Speaker {
         match conn.fsm.handle(fsm::Event::KeepAliveMsg) {
             Action::Establish => self.establish(id),
             Action::SendNotification(code) => self.refuse_message(id, code, MessageKind::Keepalive),
-            // The hold timer was restarted when the message came.
+            // The hold timer was restarted on receipt of the message.
             _ => {}
         }
     }
 
     fn establish(&mut self, id: ConnId) {
         let Some(conn) = self.connections.get_mut(id) else { return };
-        // RFC 9687: the send hold timer runs with what the session agreed on.
+        // RFC 9687: the send hold timer now uses the negotiated hold time.
         conn.write_pending_since = None;
         conn.send_hold_armed = false;
         let number = conn.peer;
@@ -332,7 +335,7 @@ impl Speaker {
         self.want_write(id);
     }
 
-    /// Which addresses are ours towards an established peer; `true`: they were others before.
+    /// Updates the local addresses towards an established peer. Returns true if they changed.
     pub(super) fn set_own_addresses(&mut self, number: u32) -> bool {
         let Some(peer) = self.peers.get(number) else { return false };
         let Some(conn) = self.connections.session(peer) else { return false };
@@ -345,25 +348,25 @@ impl Speaker {
     }
 }
 
-/// How a connection ends.
+/// Kind of the end of a connection.
 #[derive(Debug, Clone, Copy)]
 struct End {
-    /// It is ours to close.
+    /// True if the embedder has to close the connection.
     close: bool,
-    /// For a session: the peer may be restarting (RFC 4724 4.2, RFC 8538 4).
+    /// For a session: the end permits keeping routes (RFC 4724 4.2, RFC 8538 4).
     graceful: bool,
 }
 
 /// Ends of connections.
 impl Speaker {
-    /// An event that is an error: NOTIFICATION is sent, the one given or the one that the state machine names.
+    /// Handles an error event: sends the NOTIFICATION given, or that of the state machine.
     pub(super) fn fail(&mut self, id: ConnId, event: fsm::Event, notification: Option<Notification>) {
         let Some(conn) = self.connections.get_mut(id) else { return };
         let Action::SendNotification(code) = conn.fsm.handle(event) else { return };
         self.refuse(id, notification.unwrap_or_else(|| Notification::new(code)));
     }
 
-    /// A message that must not come in this state (RFC 4271 6.6, RFC 6608).
+    /// Handles a message that is not allowed in this state (RFC 4271 6.6, RFC 6608).
     pub(super) fn refuse_message(&mut self, id: ConnId, code: ErrorCode, kind: MessageKind) {
         self.refuse(id, Notification::with_data(code, &[kind as u8]));
     }
@@ -384,7 +387,7 @@ impl Speaker {
         self.stop(id, fsm::Event::OpenCollisionDump, Some(cease), &collision::down());
     }
 
-    /// Ends a connection from our side, with this NOTIFICATION or without one.
+    /// Ends a connection from this side, with or without a NOTIFICATION.
     pub(super) fn stop(
         &mut self,
         id: ConnId,
@@ -397,7 +400,7 @@ impl Speaker {
         self.drop_conn(id, notification, down);
     }
 
-    /// TCP ended from outside (event 18).
+    /// Handles the end of a TCP connection (event 18).
     pub(super) fn closed(&mut self, id: ConnId, why: &str) {
         if self.connections.take_last_message(id).is_some() {
             return;
@@ -416,13 +419,13 @@ impl Speaker {
             Some(_) => both && !hard,
             None => down.code == DownCode::TcpClosed,
         };
-        // RFC 8538 3.1: only those understand it who said so.
+        // RFC 8538 3.1: a Hard Reset is sent only if both ends set the N bit.
         let notification = notification
             .map(|n| if hard && both && n.code != ErrorCode::HARD_RESET { n.into_hard_reset() } else { n });
         self.end_conn(id, notification, down, End { close: true, graceful });
     }
 
-    /// The peer sent a NOTIFICATION.
+    /// Handles the end of a connection after a NOTIFICATION of the peer.
     pub(super) fn end_by_notification(&mut self, id: ConnId, code: ErrorCode, down: &Down) {
         let both = self.connections.get(id).is_some_and(Conn::has_graceful_notification);
         let graceful = both && code != ErrorCode::HARD_RESET;
@@ -467,7 +470,8 @@ impl Speaker {
         self.peers.note_idle(number);
     }
 
-    /// A session ended: its routes go, or stay as stale. Returns whether some stay.
+    /// Handles the end of a session: removes its routes or keeps them as stale. Returns true if some are
+    /// kept.
     fn session_ended(&mut self, number: u32, conn: &Conn, keep: bool) -> bool {
         for family in Family::ALL {
             if self.peers.get(number).is_some_and(|p| !p.groups(family).is_empty()) {
@@ -479,7 +483,7 @@ impl Speaker {
         helper
     }
 
-    /// Reports the peer's state when it changed, and the end of a session or an attempt.
+    /// Reports a changed state of the peer, and the end of a session or an attempt.
     pub(super) fn report_state(&mut self, number: u32, down: Option<Down>) {
         let state = self.peers.get(number).map(|p| self.state_of(p));
         let (Some(peer), Some(to)) = (self.peers.get_mut(number), state) else { return };

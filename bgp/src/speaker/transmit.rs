@@ -1,4 +1,4 @@
-//! Transmission: the messages of a session, and what its update groups have for it.
+//! Transmit path: control messages of a session, then UPDATEs of its update groups.
 
 use std::time::{Duration, Instant};
 
@@ -14,14 +14,15 @@ use crate::session::timers::Timer;
 use crate::types::Family;
 use crate::wire::{write_end_of_rib, write_keepalive};
 
-/// Steps without output that one call of [`Speaker::poll_transmit`] takes.
+/// Maximum number of steps without output per call of [`Speaker::poll_transmit`].
 const STEPS: usize = 32;
-/// Least send hold time (RFC 9687 4.4).
+/// Minimum of the default send hold time (RFC 9687 4.4).
 const SEND_HOLD: Duration = Duration::from_secs(480);
 
 impl Speaker {
-    /// Appends whole messages for this connection to `buf`, at most about `room` octets: one message is never cut, so
-    /// a little room suffices for some progress. After [`Event::Close`] it still gives the last messages.
+    /// Appends whole messages for this connection to `buf`, about `room` octets. Messages are never split, so
+    /// `room` may be exceeded, and any `room` above 0 makes progress. After [`Event::Close`] it still returns
+    /// the final message.
     pub fn poll_transmit(&mut self, conn: ConnId, buf: &mut Vec<u8>, room: usize, now: Instant) -> Transmit {
         self.scheduler.advance(now);
         if let Some(last) = self.connections.take_last_message(conn) {
@@ -80,13 +81,14 @@ impl Speaker {
         }
     }
 
-    /// Fetches the next thing from the peer's update groups, one family after the other; `false`: there is nothing.
+    /// Takes the next output of the peer's update groups, alternating between families. Returns false if
+    /// there is none.
     fn produce(&mut self, id: ConnId, number: u32, buf: &mut Vec<u8>) -> bool {
         let Some(next) = self.connections.get(id).map(|c| c.next_family) else { return false };
         let [first, second] = Family::ALL;
         let order = if next == 0 { [first, second] } else { [second, first] };
         for family in order {
-            // A second connection of the peer, which may become its session or never will, takes nothing from it.
+            // A second connection of the peer, not in Established, receives none of this output.
             let session = self.peers.get(number).filter(|p| p.session == Some(id));
             let Some(groups) = session.map(|p| p.groups(family)) else { return false };
             let produced = self.ribs.produce(family, groups, number);
@@ -98,7 +100,7 @@ impl Speaker {
                 Produced::Idle => continue,
                 Produced::Working => {}
                 Produced::Segment(segment) => {
-                    // What has become its own is withdrawn before anything is announced.
+                    // Withdrawals specific to this peer precede the announcements.
                     if let Some(private) = segment.private(number) {
                         conn.cursors.push_back(Cursor::new(private.clone(), number));
                     }
@@ -129,7 +131,7 @@ impl Speaker {
         false
     }
 
-    /// Something waits for this connection.
+    /// Reports that output is ready for this connection, and starts the send hold timer.
     pub(super) fn want_write(&mut self, id: ConnId) {
         let Some(conn) = self.connections.get_mut(id) else { return };
         if conn.write_pending_since.is_some() {
@@ -143,7 +145,7 @@ impl Speaker {
         }
     }
 
-    /// Update groups have made something for idle members: they are to be written to.
+    /// Reports output of update groups to members that had none.
     pub(super) fn wake_members(&mut self) {
         for number in self.ribs.take_woken() {
             if let Some(conn) = self.peers.get(number).and_then(|p| p.session) {
@@ -162,7 +164,7 @@ impl Speaker {
         }
         let interval = self.scheduler.jittered(conn.keepalive);
         conn.keepalive_at = Some(self.scheduler.set_after(Timer::Keepalive(id), interval));
-        // One that still waits says the same.
+        // A KEEPALIVE that is still queued suffices.
         if conn.control.is_empty() {
             write_keepalive(&mut conn.control);
             if let Some(peer) = self.peers.get_mut(conn.peer) {
@@ -171,7 +173,7 @@ impl Speaker {
             self.want_write(id);
         }
     }
-    /// Event 29 (RFC 9687): the peer takes nothing any more.
+    /// Handles the send hold timer (event 29, RFC 9687): the peer does not read.
     pub(super) fn send_hold_timer(&mut self, id: ConnId) {
         let Some(conn) = self.connections.get_mut(id) else { return };
         conn.send_hold_armed = false;
@@ -186,7 +188,7 @@ impl Speaker {
     }
 }
 
-/// Routes again.
+/// Route refresh.
 impl Speaker {
     /// Sends all routes of a family again (RFC 2918).
     pub(super) fn refresh_out(&mut self, number: u32, family: Family) {
@@ -201,7 +203,7 @@ impl Speaker {
         self.want_write(id);
     }
 
-    /// The peer asks for all routes of a family.
+    /// Handles a peer's request for all routes of a family.
     pub(super) fn refresh_requested(&mut self, id: ConnId, number: u32, family: Family) {
         let now = self.scheduler.now();
         let Some(conn) = self.connections.get_mut(id) else { return };
@@ -212,7 +214,7 @@ impl Speaker {
         }
     }
 
-    /// What the peer asked for too soon is sent now.
+    /// Answers the requests that were delayed by the rate limit.
     pub(super) fn refresh_out_timer(&mut self, id: ConnId) {
         let Some(conn) = self.connections.get_mut(id) else { return };
         let (number, waiting) = (conn.peer, conn.refresh_pace.take_waiting());
@@ -221,7 +223,7 @@ impl Speaker {
         }
     }
 
-    /// Begins refreshes that were requested.
+    /// Sends BoRR and all routes for requested refreshes.
     fn begin_refreshes(&mut self, id: ConnId, buf: &mut Vec<u8>) {
         for family in Family::ALL {
             let Some(conn) = self.connections.get_mut(id) else { return };
@@ -242,7 +244,7 @@ impl Speaker {
         }
     }
 
-    /// Asks for all routes again; those of a peer that does not know the message are evaluated again as they are stored.
+    /// Requests all routes of a peer. Without route refresh, its stored routes are imported again.
     pub(super) fn request_refresh(&mut self, number: u32) {
         let Some(id) = self.peers.get(number).and_then(|p| p.session) else { return };
         let Some(conn) = self.connections.get_mut(id) else { return };
@@ -256,7 +258,7 @@ impl Speaker {
         }
     }
 
-    /// All routes of a family are due again in the update groups.
+    /// Schedules all routes of a family again in the update groups.
     fn resend(&mut self, number: u32, family: Family) {
         let Some(peer) = self.peers.get(number) else { return };
         for group in peer.groups(family) {
@@ -265,7 +267,8 @@ impl Speaker {
     }
 }
 
-/// RFC 9687: what is configured but no less than the hold time, else the greater of eight minutes and twice the hold time.
+/// Returns the send hold time (RFC 9687): the configured one, at least the hold time; by default the greater
+/// of 8 minutes and twice the hold time.
 fn send_hold(peer: Option<&Peer>, hold: Duration) -> Duration {
     peer.and_then(|p| p.config.send_hold_time).map_or(SEND_HOLD.max(hold * 2), |time| time.max(hold))
 }

@@ -1,4 +1,4 @@
-//! Which update groups a peer belongs to.
+//! Assignment of peers to update groups.
 
 use crate::adj_rib_out::advertised::Advertised;
 use crate::adj_rib_out::export::{GroupKey, Representative};
@@ -11,7 +11,7 @@ use crate::session::peer::Peer;
 use crate::session::peer_table::PeerTable;
 use crate::types::Family;
 
-/// The update groups of all peers, with all that decides about them.
+/// The update groups of all peers, with the state that they depend on.
 pub(super) struct UpdateGroups<'a> {
     pub(super) peers: &'a mut PeerTable,
     pub(super) connections: &'a Connections,
@@ -19,13 +19,15 @@ pub(super) struct UpdateGroups<'a> {
 }
 
 impl UpdateGroups<'_> {
-    /// Puts an established peer into the update groups that fit it. `previous`: what it was sent in those that it left.
+    /// Adds an established peer to its update groups. `previous`: routes sent through the groups that it
+    /// left.
     pub(super) fn join(&mut self, number: u32, family: Family, previous: Vec<Option<Previous>>) {
         let Some(peer) = self.peers.get_mut(number) else { return };
         let Some((keys, representative)) = group_keys(peer, self.connections, family, previous.len()) else {
             return;
         };
-        // What is sent in further groups belongs to the session as it is, whose End-of-RIB comes once.
+        // Further groups continue the same session: their End-of-RIB state is that of the last previous
+        // group.
         let further = previous.last().and_then(Option::as_ref).map(|(.., end_of_rib)| *end_of_rib);
         let further = further.map(|end_of_rib| (Advertised::default(), u64::MAX, end_of_rib));
         let mut previous = previous.into_iter();
@@ -38,14 +40,14 @@ impl UpdateGroups<'_> {
         }
     }
 
-    /// Takes a peer out of its update groups; returns what it was sent in each.
+    /// Removes a peer from its update groups. Returns the routes sent through each.
     pub(super) fn leave(&mut self, number: u32, family: Family) -> Vec<Option<Previous>> {
         let groups = self.peers.get_mut(number).and_then(|p| p.groups.get_mut(family.index()));
         let groups = groups.map(std::mem::take).unwrap_or_default();
         self.ribs.leave(family, &groups, number)
     }
 
-    /// The configuration changed: the peer moves where its group no longer fits. `true`: it moved.
+    /// Moves a peer to other groups if its changed configuration requires it. Returns true if it moved.
     pub(super) fn regroup(&mut self, number: u32) -> bool {
         let mut moved = false;
         for family in Family::ALL {
@@ -91,8 +93,9 @@ fn group_key(peer: &Peer, connections: &Connections, family: Family) -> Option<(
     Some((key, Representative { id: peer.id, name: peer.config.name.clone() }))
 }
 
-/// The update groups that fit an established peer, one for each path of a prefix that it is sent, and at least so many:
-/// the others withdraw what it was sent before its configuration named fewer.
+/// Returns the keys of the update groups for an established peer, one per path of a prefix that it is sent,
+/// at least `at_least`. Groups beyond the configured number withdraw the routes that were sent before the
+/// number was lowered.
 fn group_keys(
     peer: &Peer,
     connections: &Connections,

@@ -1,5 +1,5 @@
-//! The attribute list of an UPDATE: flags, duplicates, who may send what, what must not be missing (RFC 7606 sections 3
-//! to 5). The values are read in `values`.
+//! Decoder of the path attribute list of an UPDATE: flags, duplicates, attributes not accepted from this
+//! peer, missing attributes (RFC 7606 sections 3 to 5). `values` decodes the value of each attribute.
 
 use std::mem::take;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -55,7 +55,7 @@ pub(super) mod code {
 
 use Fault::{Discard, Reset, Withdraw};
 
-/// The MP_REACH_NLRI of a family that the session carries.
+/// A decoded MP_REACH_NLRI of a family that the session carries.
 pub(super) struct MpReach<'a> {
     pub(super) nlri: Nlri<'a>,
     pub(super) next_hop: IpAddr,
@@ -65,7 +65,7 @@ pub(super) struct MpReach<'a> {
 /// All attributes of an UPDATE.
 #[derive(Default)]
 pub(super) struct Collected<'a> {
-    /// One bit for each type code.
+    /// Type codes received so far, one bit each.
     seen: [u128; 2],
     origin: Origin,
     as_path: AsPath,
@@ -82,18 +82,18 @@ pub(super) struct Collected<'a> {
     as4_aggregator: Option<Aggregator>,
     pub(super) mp_reach: Option<MpReach<'a>>,
     pub(super) mp_unreach: Option<Nlri<'a>>,
-    /// MP_REACH_NLRI named prefixes of a family that the session does not carry.
+    /// True if MP_REACH_NLRI had prefixes of a family that the session does not carry.
     pub(super) foreign_reach: bool,
-    /// There was an attribute besides MP_UNREACH_NLRI.
+    /// True if the UPDATE has an attribute other than MP_UNREACH_NLRI.
     pub(super) others: bool,
-    /// First treat-as-withdraw, and the NOTIFICATION it becomes where nothing can be withdrawn.
+    /// First treat-as-withdraw error, with the NOTIFICATION to send if the UPDATE has no prefix to withdraw.
     pub(super) malformed: Option<(Problem, Notification)>,
     pub(super) discarded: SmallVec<[Problem; 1]>,
 }
 
 type Header<'a> = (u8, u8, &'a [u8]);
 
-/// Reads flags, type code and value of one attribute.
+/// Parses flags, type code and value of one attribute.
 fn header(input: &[u8]) -> nom::IResult<&[u8], Header<'_>, ()> {
     let (rest, (flags, code)) = (be_u8, be_u8).parse(input)?;
     let (rest, len) = if flags & flag::EXTENDED != 0 {
@@ -106,7 +106,8 @@ fn header(input: &[u8]) -> nom::IResult<&[u8], Header<'_>, ()> {
 }
 
 impl<'a> Collected<'a> {
-    /// Reads a whole attribute list. It goes on after errors, because MP_REACH_NLRI may come later (RFC 7606 3 h, j).
+    /// Decodes a whole attribute list. Continues after errors, because MP_REACH_NLRI may follow (RFC 7606 3
+    /// h, j).
     pub(super) fn read(mut list: &'a [u8], session: &Negotiated) -> Result<Self, Notification> {
         let mut all = Self::default();
         while !list.is_empty() {
@@ -123,12 +124,13 @@ impl<'a> Collected<'a> {
         Ok(all)
     }
 
-    /// The list ends inside an attribute (RFC 7606 4): what lies before is kept, what the rest meant is unknown.
+    /// Handles a list that ends inside an attribute (RFC 7606 4): the attributes before it are kept, and the
+    /// prefixes are withdrawn.
     fn overrun(&mut self, list: &[u8]) -> Result<(), Notification> {
         self.others = true;
         let attribute = list.get(1).copied().unwrap_or(0);
         if matches!(attribute, code::MP_REACH | code::MP_UNREACH) {
-            // Its prefixes cannot be located.
+            // The prefixes of this attribute cannot be located, so treat-as-withdraw is impossible.
             return Err(Notification::new(ErrorCode::MALFORMED_ATTRIBUTE_LIST));
         }
         let fault = Withdraw(ErrorCode::MALFORMED_ATTRIBUTE_LIST, "longer than the attribute list");
@@ -149,7 +151,7 @@ impl<'a> Collected<'a> {
         Ok(())
     }
 
-    /// True if this attribute was there, well-formed or not.
+    /// Returns true if the UPDATE has this attribute, well-formed or not.
     pub(super) fn has(&self, code: u8) -> bool {
         let [low, high] = self.seen;
         let half = if code < 128 { low } else { high };
@@ -178,7 +180,8 @@ impl<'a> Collected<'a> {
         if wrong_flags {
             let fault = Withdraw(ErrorCode::ATTRIBUTE_FLAGS, "wrong attribute flags");
             return match code {
-                // Its prefixes are needed for the withdrawal, and a reset is stronger.
+                // Even so, the prefixes have to be decoded for treat-as-withdraw, and an error in them, which
+                // resets the session, is stronger.
                 code::MP_REACH => self.mp_reach(value, session).and(Err(fault)),
                 code::MP_UNREACH => self.mp_unreach(value, session).and(Err(fault)),
                 _ => Err(fault),
@@ -214,7 +217,7 @@ impl<'a> Collected<'a> {
             code::OTC => self.extra.otc = Some(number(value)?),
             _ if flags & flag::OPTIONAL == 0 => return Err(Reset(ErrorCode::UNRECOGNIZED_WELL_KNOWN)),
             _ if flags & flag::TRANSITIVE != 0 => self.keep(flags | flag::PARTIAL, code, value),
-            // Unrecognised and non-transitive: RFC 4271 5 has it ignored and not passed on.
+            // Unrecognised and non-transitive: ignored and not passed on (RFC 4271 5).
             _ => {}
         }
         if flags & flag::PARTIAL != 0 {
@@ -228,12 +231,13 @@ impl<'a> Collected<'a> {
         self.opaque.push(Opaque { flags, code, value: value.into() });
     }
 
-    /// RFC 4760 3 and 7, RFC 7606 5.3 and 7.11.
+    /// Decodes MP_REACH_NLRI (RFC 4760 3 and 7, RFC 7606 5.3 and 7.11).
     fn mp_reach(&mut self, value: &'a [u8], session: &Negotiated) -> Result<(), Fault> {
         let short = Reset(ErrorCode::OPTIONAL_ATTRIBUTE);
         let parsed: nom::IResult<&[u8], _, ()> = (be_u16, be_u8, be_u8).parse(value);
         let Ok((rest, (afi, safi, len))) = parsed else { return Err(short) };
-        // One reserved octet lies between next hop and prefixes; senders must clear it and receivers ignore it.
+        // One reserved octet separates next hop and prefixes. Senders set it to 0, receivers ignore it (RFC
+        // 4760 3).
         let Some((next_hop, [_, nlri @ ..])) = rest.split_at_checked(usize::from(len)) else {
             return Err(short);
         };
@@ -254,7 +258,7 @@ impl<'a> Collected<'a> {
         }
     }
 
-    /// RFC 4760 4 and 7, RFC 7606 5.3 and 7.12.
+    /// Decodes MP_UNREACH_NLRI (RFC 4760 4 and 7, RFC 7606 5.3 and 7.12).
     fn mp_unreach(&mut self, value: &'a [u8], session: &Negotiated) -> Result<(), Fault> {
         let parsed: nom::IResult<&[u8], _, ()> = (be_u16, be_u8).parse(value);
         let Ok((nlri, (afi, safi))) = parsed else { return Err(Reset(ErrorCode::OPTIONAL_ATTRIBUTE)) };
@@ -266,8 +270,9 @@ impl<'a> Collected<'a> {
         Ok(())
     }
 
-    /// The checks over several attributes, once all are read: what must not be missing beside reachable prefixes
-    /// (RFC 7606 3 d), NEXT_HOP of classic prefixes, and the merge of RFC 6793.
+    /// Checks what depends on several attributes, after all are decoded: mandatory attributes of announced
+    /// prefixes (RFC 7606 3 d), NEXT_HOP of prefixes in the NLRI field, AS_SETs (RFC 9774), and the AS4 merge
+    /// (RFC 6793). `classic`: the NLRI field of the UPDATE has prefixes.
     pub(super) fn finish(&mut self, classic: bool, session: &Negotiated) {
         let reach =
             classic || self.foreign_reach || self.mp_reach.as_ref().is_some_and(|m| !m.nlri.is_empty());
@@ -281,7 +286,7 @@ impl<'a> Collected<'a> {
             self.withdraw(code::NEXT_HOP, ErrorCode::INVALID_NEXT_HOP, "no host address");
         }
         if reach && session.reject_as_sets {
-            // RFC 9774 3: in either one as it came, for the merge may use the other alone.
+            // RFC 9774 3. Both attributes are checked as received, because the merge may discard one of them.
             let paths = [(code::AS_PATH, Some(&self.as_path)), (code::AS4_PATH, self.as4_path.as_ref())];
             let with_set = paths.into_iter().find(|(_, path)| path.is_some_and(AsPath::has_set));
             if let Some((attribute, _)) = with_set {
@@ -301,11 +306,12 @@ impl<'a> Collected<'a> {
         }
     }
 
-    /// RFC 6793 4.2.3.
+    /// Merges AS4_PATH and AS4_AGGREGATOR (RFC 6793 4.2.3).
     fn merge_as4(&mut self) {
         if let (Some(short), Some(long)) = (self.extra.aggregator, self.as4_aggregator) {
             if short.asn != AS_TRANS {
-                // Somebody in between aggregated again without knowing of four octets: both AS4 attributes are old.
+                // A two-octet speaker on the path replaced AGGREGATOR, so both AS4 attributes are out of
+                // date.
                 return;
             }
             self.extra.aggregator = Some(long);
@@ -315,7 +321,8 @@ impl<'a> Collected<'a> {
         }
     }
 
-    /// Where an AS4 attribute was of no use none goes on, and nothing of its flags.
+    /// Clears the Partial bits of AS4 attributes that the merged route does not need and that are not sent
+    /// again.
     fn forget_as4_bits(&mut self) {
         if self.as_path.fits_two_octets() {
             self.partial = self.partial.without(Partial::AS4_PATH);
@@ -325,8 +332,8 @@ impl<'a> Collected<'a> {
         }
     }
 
-    /// Takes the attributes out, with a next hop to be set. By reference, because this is a large struct and moving it
-    /// costs as much as reading a prefix or two.
+    /// Moves the attributes out; the caller sets the next hop. Takes `&mut self`, because moving this large
+    /// struct would cost as much as decoding one or two prefixes.
     pub(super) fn take_attributes(&mut self) -> Attributes {
         let mut attributes = Attributes::new(Ipv4Addr::UNSPECIFIED);
         attributes.origin = self.origin;
@@ -345,7 +352,7 @@ impl<'a> Collected<'a> {
     }
 }
 
-/// Attributes that are left out whatever they hold, because of who sent them.
+/// Rejects attributes that are discarded without decoding, depending on the type of the peer.
 fn refuse(code: u8, session: &Negotiated) -> Result<(), Fault> {
     match code {
         // RFC 7606 7.5, 7.9, 7.10.
@@ -356,15 +363,15 @@ fn refuse(code: u8, session: &Negotiated) -> Result<(), Fault> {
         code::AS4_PATH | code::AS4_AGGREGATOR if session.as4 => {
             Err(Discard("not accepted from a four-octet peer"))
         }
-        // RFC 7311 3.3: only where the session is configured for it, which here is never.
+        // RFC 7311 3.3: AIGP is accepted only on sessions that enable it. This speaker has no such option.
         code::AIGP => Err(Discard("AIGP is not enabled")),
-        // RFC 8669 4: not from outside the segment routing domain.
+        // RFC 8669 4: Prefix-SID from outside the segment routing domain is discarded.
         code::PREFIX_SID if session.ebgp => Err(Discard("Prefix-SID from an eBGP peer")),
         _ => Ok(()),
     }
 }
 
-/// The Optional and Transitive bits of the attributes that this speaker recognises.
+/// Returns the Optional and Transitive bits that an attribute must have. `None` for unrecognised attributes.
 fn expected_flags(code: u8) -> Option<u8> {
     match code {
         code::ORIGIN | code::AS_PATH | code::NEXT_HOP | code::LOCAL_PREF | code::ATOMIC_AGGREGATE => {
@@ -385,7 +392,7 @@ fn expected_flags(code: u8) -> Option<u8> {
     }
 }
 
-/// The attributes whose Partial bit is kept beside their value.
+/// Returns the Partial bit of an attribute whose value is decoded.
 fn partial(code: u8) -> Partial {
     match code {
         code::AGGREGATOR => Partial::AGGREGATOR,

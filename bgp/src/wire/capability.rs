@@ -1,4 +1,4 @@
-//! Capabilities of an OPEN (RFC 5492 and the documents of each).
+//! Capabilities of an OPEN (RFC 5492): decoding and encoding.
 
 use nom::Parser;
 use nom::bytes::complete::take;
@@ -27,19 +27,20 @@ mod code {
     pub(super) const ROUTE_REFRESH_CISCO: u8 = 128;
 }
 
-/// Parse errors carry nothing: any of them is "malformed OPEN".
+/// Parse result without error details: any error means "malformed OPEN".
 type Res<'a, T> = nom::IResult<&'a [u8], T, ()>;
 
-/// Capabilities of one end. [`Default`] is nothing at all: a speaker of RFC 4271 alone.
+/// Capabilities of one end. [`Default`] has none, as a plain RFC 4271 speaker.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Capabilities {
-    /// A multiprotocol capability was there, of whatever family. Without any the session carries IPv4 unicast.
+    /// True if a multiprotocol capability of any family is present. Without one, the session carries IPv4
+    /// unicast.
     pub multiprotocol: bool,
     /// Families of the multiprotocol capabilities (RFC 4760).
     pub families: Families,
-    /// Four-octet AS numbers (RFC 6793), with the AS of the speaker.
+    /// AS number of the four-octet AS capability (RFC 6793).
     pub as4: Option<u32>,
-    /// Route refresh (RFC 2918), by code 2 or 128.
+    /// Route refresh (RFC 2918), under code 2 or the pre-standard code 128.
     pub route_refresh: bool,
     /// Enhanced route refresh (RFC 7313).
     pub enhanced_refresh: bool,
@@ -49,52 +50,54 @@ pub struct Capabilities {
     pub ext_nexthop: bool,
     /// Graceful restart (RFC 4724, RFC 8538).
     pub graceful_restart: Option<GracefulRestart>,
-    /// Long-lived graceful restart (RFC 9494), perhaps for no family; ignored without the other (4.5).
+    /// Long-lived graceful restart (RFC 9494), possibly with no families. Ignored without the graceful
+    /// restart capability (section 4.5).
     pub long_lived: Option<SmallVec<[LongLived; 2]>>,
-    /// ADD-PATH (RFC 7911), per [`Family::index`]; see [`Capabilities::add_path`].
+    /// ADD-PATH (RFC 7911), by [`Family::index`]; see [`Capabilities::add_path`].
     pub add_paths: [AddPath; 2],
-    /// The role of the speaker (RFC 9234).
+    /// Role of the speaker (RFC 9234).
     pub role: Option<Role>,
-    /// Host and domain name.
+    /// Host and domain name (FQDN capability).
     pub fqdn: Option<Fqdn>,
-    /// Codes of received capabilities that this speaker does not know.
+    /// Codes of received capabilities that this speaker does not recognise.
     pub unknown: SmallVec<[u8; 8]>,
 }
 
-/// The graceful restart capability.
+/// Graceful restart capability (RFC 4724 3).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct GracefulRestart {
-    /// R: the speaker has restarted.
+    /// R bit: the speaker has restarted.
     pub restarted: bool,
-    /// N: NOTIFICATIONs count as restarts too (RFC 8538).
+    /// N bit: NOTIFICATIONs and hold timer expiry also start a graceful restart (RFC 8538).
     pub notification: bool,
-    /// How long the speaker takes to come back, in seconds (at most 4,095).
+    /// Restart time in seconds, at most 4,095.
     pub time: u16,
-    /// Families whose forwarding state can be kept, and F: whether it was kept in this restart.
+    /// Families whose forwarding state can be preserved, each with its F bit: forwarding state was preserved
+    /// in this restart.
     pub families: SmallVec<[(Family, bool); 2]>,
 }
 
-/// One family of the long-lived graceful restart capability.
+/// One family of the long-lived graceful restart capability (RFC 9494 3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LongLived {
     /// The family.
     pub family: Family,
-    /// F: forwarding state was kept.
+    /// F bit: forwarding state was preserved.
     pub forwarding: bool,
-    /// Long-lived stale time in seconds (at most 16,777,215).
+    /// Long-lived stale time in seconds, at most 16,777,215.
     pub time: u32,
 }
 
-/// The add-path capability of one family.
+/// ADD-PATH capability for one family (RFC 7911 4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct AddPath {
-    /// Able to receive several paths of a prefix.
+    /// The speaker can receive several paths per prefix.
     pub receive: bool,
-    /// Able to send several paths of a prefix.
+    /// The speaker can send several paths per prefix.
     pub send: bool,
 }
 
-/// The role of a speaker on the session (RFC 9234).
+/// Role of a speaker on a session (RFC 9234 4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Role {
     /// Provider of the peer.
@@ -134,7 +137,7 @@ impl Role {
         }
     }
 
-    /// True if these two roles may stand at the two ends of a session (RFC 9234 4.2, table 2).
+    /// Returns true if the two roles are a valid pair for a session (RFC 9234 4.2, table 2).
     #[must_use]
     pub fn pairs_with(self, other: Self) -> bool {
         matches!(
@@ -151,20 +154,21 @@ impl Role {
 /// The FQDN capability (draft-walton-bgp-hostname-capability).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Fqdn {
-    /// Host name, at most 64 octets when sent; sanitised when received.
+    /// Host name: at most 64 octets are sent; sanitised if received.
     pub host: String,
-    /// Domain name, at most 64 octets when sent; sanitised when received.
+    /// Domain name: at most 64 octets are sent; sanitised if received.
     pub domain: String,
 }
 
 impl Capabilities {
-    /// The families a session with this speaker can carry: IPv4 unicast when it named none.
+    /// Returns the families that a session with this speaker can carry: IPv4 unicast without a multiprotocol
+    /// capability.
     #[must_use]
     pub fn carried_families(&self) -> Families {
         if self.multiprotocol { self.families } else { Families::NONE.with(Family::Ipv4Unicast) }
     }
 
-    /// ADD-PATH (RFC 7911) for this family.
+    /// Returns the ADD-PATH directions of this family (RFC 7911).
     #[must_use]
     pub fn add_path(&self, family: Family) -> AddPath {
         let [v4, v6] = self.add_paths;
@@ -174,15 +178,17 @@ impl Capabilities {
         }
     }
 
-    /// Long-lived graceful restart of this family, where both documents allow it (RFC 9494 4.5).
+    /// Returns the long-lived graceful restart parameters of this family. `None` if the family is absent, or
+    /// without the graceful restart capability (RFC 9494 4.5).
     #[must_use]
     pub fn long_lived(&self, family: Family) -> Option<LongLived> {
         self.graceful_restart.as_ref()?;
         self.long_lived.as_ref()?.iter().find(|l| l.family == family).copied()
     }
 
-    /// Reads one capability into `self`. Unknown codes are noted, and those whose length is not what their document says
-    /// are an error where the session would otherwise run on a wrong assumption, else ignored.
+    /// Decodes one capability into `self`. Unknown codes are recorded. A wrong length is an error if the
+    /// session would otherwise run with wrong parameters; LLGR and FQDN capabilities are ignored in that
+    /// case.
     pub(super) fn read(&mut self, code: u8, value: &[u8]) -> Result<(), Notification> {
         let malformed = |_| Notification::new(ErrorCode::OPEN_UNSPECIFIC);
         match code {
@@ -214,7 +220,8 @@ impl Capabilities {
                 self.graceful_restart = Some(GracefulRestart::decode(value).ok_or(()).map_err(malformed)?);
             }
             code::LONG_LIVED => {
-                // Routes are kept a little shorter without it, so a bad one is not worth a session.
+                // A malformed LLGR capability only shortens the time that routes are kept, so the session
+                // goes on without it.
                 let all = entries(value, (be_u16, be_u8, be_u8, be_u24));
                 self.long_lived = all.map(|all| {
                     let known = all.into_iter().filter_map(|(afi, safi, flags, time)| {
@@ -233,7 +240,7 @@ impl Capabilities {
                 self.role = Some(role);
             }
             code::FQDN => {
-                // For people only, so a bad one is not worth a session.
+                // The FQDN capability is only displayed, so a malformed one does not end the session.
                 self.fqdn = (length_data::<_, (), _>(be_u8), length_data(be_u8))
                     .parse(value)
                     .ok()
@@ -248,7 +255,8 @@ impl Capabilities {
         Ok(())
     }
 
-    /// Leaves out the capability of this code; of families only the one that `value` names, unless it is the last.
+    /// Removes the capability with this code. Of the multiprotocol capabilities, only the family in `value`
+    /// is removed, and never the last one.
     pub(crate) fn remove(&mut self, code: u8, value: &[u8]) {
         match code {
             code::MULTIPROTOCOL => {
@@ -274,7 +282,8 @@ impl Capabilities {
         }
     }
 
-    /// An unknown mode is ignored (RFC 7911 4); of several for one family the last counts.
+    /// Sets the ADD-PATH mode of a family. Unknown modes and families are ignored (RFC 7911 4). The last
+    /// entry of a family wins.
     fn set_add_path(&mut self, afi: u16, safi: u8, mode: u8) {
         let (Some(family), 1..=3) = (Family::from_codes(afi, safi), mode) else { return };
         if let Some(slot) = self.add_paths.get_mut(family.index()) {
@@ -282,7 +291,7 @@ impl Capabilities {
         }
     }
 
-    /// Appends all as optional parameters' content: code, length, value of each.
+    /// Appends all capabilities as the value of an optional parameter: code, length and value of each.
     pub(super) fn write(&self, out: &mut Vec<u8>) {
         if self.multiprotocol {
             for family in self.families.iter() {
@@ -371,7 +380,7 @@ impl GracefulRestart {
     }
 }
 
-/// Writes one capability. All that this speaker writes are far below 255 octets.
+/// Appends one capability. Values that this speaker sends are far below 255 octets.
 fn put(out: &mut Vec<u8>, code: u8, value: impl FnOnce(&mut Vec<u8>)) {
     let mut body = Vec::new();
     value(&mut body);
@@ -381,7 +390,7 @@ fn put(out: &mut Vec<u8>, code: u8, value: impl FnOnce(&mut Vec<u8>)) {
     out.extend_from_slice(&body);
 }
 
-/// Reads `value` to its very end.
+/// Parses `value` and requires that no octet is left.
 fn whole<'a, P>(parser: P, value: &'a [u8]) -> Result<(&'a [u8], P::Output), ()>
 where
     P: Parser<&'a [u8], Error = ()>,
@@ -392,7 +401,7 @@ where
     }
 }
 
-/// Reads `value` as a list of equal entries; `None` when it is not a whole number of them.
+/// Parses `value` as a list of entries. `None` if it does not end with a whole entry.
 fn entries<'a, P>(mut value: &'a [u8], mut parser: P) -> Option<SmallVec<[P::Output; 4]>>
 where
     P: Parser<&'a [u8], Error = ()>,
@@ -406,7 +415,7 @@ where
     Some(all)
 }
 
-/// The capabilities of a list, as far as it is well-formed.
+/// Iterates over the capabilities of a list, up to the first malformed one.
 pub(crate) fn list(mut input: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
     std::iter::from_fn(move || {
         let (rest, capability) = next(input).ok()?;
@@ -415,7 +424,7 @@ pub(crate) fn list(mut input: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
     })
 }
 
-/// Reads code and value of one capability.
+/// Parses code and value of one capability.
 pub(super) fn next(input: &[u8]) -> Res<'_, (u8, &[u8])> {
     let (rest, (code, len)) = (be_u8, be_u8).parse(input)?;
     let (rest, value) = take(len).parse(rest)?;

@@ -1,7 +1,7 @@
-//! UPDATE and KEEPALIVE to bytes.
+//! Encoder of UPDATE and KEEPALIVE messages.
 //!
-//! Attributes are encoded once into an [`UpdateTemplate`], which then fills messages with prefixes, each through an
-//! [`UpdateWriter`]. Sizes are known before anything is written, so a message never has to be taken back.
+//! Attributes are encoded once into an [`UpdateTemplate`]. An [`UpdateWriter`] then fills messages with
+//! prefixes. Sizes are checked before anything is written, so no partial message is ever undone.
 
 use std::net::IpAddr;
 
@@ -15,68 +15,69 @@ use super::nlri::{Address, Entry, encoded_len, write_prefix};
 use crate::attr::{AS_TRANS_SHORT, Aggregator, AsPath, Attributes, Partial, SegmentKind};
 use crate::types::Family;
 
-/// LOCAL_PREF of a route that has none, towards iBGP peers (RFC 4271 5.1.5 has it sent always).
+/// LOCAL_PREF towards iBGP peers for a route without one: RFC 4271 5.1.5 requires that it is sent.
 const DEFAULT_LOCAL_PREF: u32 = 100;
 
-/// Withdrawn Routes Length and Total Path Attribute Length.
+/// Octets of the fields Withdrawn Routes Length and Total Path Attribute Length.
 const LENGTHS: usize = 4;
 
-/// Longest prefix with path identifier.
+/// Octets of the longest encoded prefix: path identifier, length, IPv6 address.
 const LONGEST_PREFIX: usize = 4 + 1 + 16;
 
-/// Why a route cannot be announced to a peer. It then has to be withdrawn from it (RFC 4271 9.2), or the peer would keep
-/// what was announced before.
+/// Reason why a route cannot be announced to a peer. The caller has to withdraw it (RFC 4271 9.2), or the
+/// peer would keep the previous announcement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum DoesNotFit {
-    /// Attributes and one prefix exceed the longest message of the session.
+    /// The attributes and one prefix exceed the maximum message length of the session.
     #[error("the attributes leave no room for a prefix in a message of {limit} octets")]
     Size {
-        /// The longest message in octets.
+        /// Maximum message length in octets.
         limit: usize,
     },
-    /// The family cannot carry this next hop on this session.
+    /// The session cannot carry this next hop for the family.
     #[error("next hop {next_hop} cannot be sent for {} routes on this session", family.as_str())]
     NextHop {
         /// The family of the route.
         family: Family,
-        /// Its next hop.
+        /// Next hop of the route.
         next_hop: IpAddr,
     },
 }
 
-/// The common part of UPDATEs of routes with the same attributes, or of withdrawals, for all sessions that agreed on the same.
+/// Common part of the UPDATEs for routes with equal attributes, or for withdrawals. Valid for all sessions
+/// with equal [`Negotiated`] parameters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UpdateTemplate {
     family: Family,
     add_path: bool,
     limit: usize,
     place: Place,
-    /// Encoded, MP_REACH_NLRI and MP_UNREACH_NLRI apart. Withdrawals have none.
+    /// Encoded attributes other than MP_REACH_NLRI and MP_UNREACH_NLRI; empty for withdrawals.
     attributes: Vec<u8>,
 }
 
-/// Where the prefixes go.
+/// Position of the prefixes in an UPDATE.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Place {
-    /// Withdrawn Routes (RFC 4271 4.3).
+    /// The Withdrawn Routes field (RFC 4271 4.3).
     Withdrawn,
-    /// Network Layer Reachability Information (RFC 4271 4.3).
+    /// The Network Layer Reachability Information field (RFC 4271 4.3).
     Nlri,
-    /// MP_REACH_NLRI or MP_UNREACH_NLRI (RFC 4760): its code, and what it holds before the prefixes.
+    /// MP_REACH_NLRI or MP_UNREACH_NLRI (RFC 4760): type code, and the octets before the prefixes.
     Attribute(u8, MpHead),
 }
 
-/// AFI, SAFI, length and octets of the next hop, reserved octet. A link-local address beside the global one takes the heap.
+/// AFI, SAFI, next hop with its length, reserved octet. A 32-octet next hop exceeds the inline capacity.
 type MpHead = SmallVec<[u8; 24]>;
 
 impl UpdateTemplate {
-    /// Encodes `attributes` for routes of `family`. What must not leave an AS (LOCAL_PREF, ORIGINATOR_ID, CLUSTER_LIST,
-    /// Prefix-SID) is left out towards eBGP peers; everything else is the caller's to add and remove.
+    /// Encodes `attributes` for routes of `family`. LOCAL_PREF, ORIGINATOR_ID, CLUSTER_LIST and Prefix-SID
+    /// are omitted towards eBGP peers; any other change is the task of the caller.
     ///
-    /// IPv4 routes with an IPv4 next hop go in the classic form, everything else in MP_REACH_NLRI.
+    /// IPv4 routes with an IPv4 next hop use the NLRI field, all others MP_REACH_NLRI.
     ///
     /// # Errors
-    /// [`DoesNotFit`]: the routes have to be withdrawn from these sessions instead.
+    /// [`DoesNotFit`]: the caller has to withdraw the routes from these sessions.
     pub fn new(attributes: &Attributes, family: Family, session: &Negotiated) -> Result<Self, DoesNotFit> {
         let limit = session.max_len();
         let classic = family == Family::Ipv4Unicast && attributes.next_hop.addr().is_ipv4();
@@ -87,7 +88,7 @@ impl UpdateTemplate {
         };
         let size = DoesNotFit::Size { limit };
         let encoded = write_attributes(attributes, classic, session).ok_or(size)?;
-        // Flags, type and two octets of length of MP_REACH_NLRI.
+        // Flags, type code and two length octets of MP_REACH_NLRI.
         let mp = if let Place::Attribute(_, head) = &place { 4 + head.len() } else { 0 };
         if HEADER_LEN + LENGTHS + mp + encoded.len() + LONGEST_PREFIX > limit {
             return Err(size);
@@ -101,8 +102,8 @@ impl UpdateTemplate {
         })
     }
 
-    /// Withdrawals of `family`: IPv4 in the classic form unless the session may have other next hops (RFC 8950),
-    /// everything else in MP_UNREACH_NLRI.
+    /// Returns the template of withdrawals. IPv4 uses the Withdrawn Routes field, unless RFC 8950 is
+    /// negotiated; all else uses MP_UNREACH_NLRI.
     #[must_use]
     pub fn withdrawal(family: Family, session: &Negotiated) -> Self {
         let place = if family == Family::Ipv4Unicast && !session.ext_nexthop {
@@ -115,20 +116,20 @@ impl UpdateTemplate {
         Self { family, add_path, limit, place, attributes: Vec::new() }
     }
 
-    /// The family of its routes.
+    /// Returns the family of the routes.
     #[must_use]
     pub fn family(&self) -> Family {
         self.family
     }
 
-    /// Starts a message at the end of `out`. At least one prefix fits into it.
+    /// Starts a message at the end of `out`, with room for at least one prefix.
     pub fn begin<'w>(&'w self, out: &'w mut Vec<u8>) -> UpdateWriter<'w> {
         let start = out.len();
         write_header(out, 0, MessageKind::Update);
         out.extend_from_slice(&[0; 2]);
         let mut room = start + self.limit;
         match &self.place {
-            // Total Path Attribute Length follows them.
+            // Total Path Attribute Length follows the withdrawn routes.
             Place::Withdrawn => room -= 2,
             Place::Nlri => {
                 out.extend_from_slice(&[0; 2]);
@@ -144,7 +145,8 @@ impl UpdateTemplate {
         UpdateWriter { template: self, out, start, first, room }
     }
 
-    /// Appends all of `routes`, in as few messages as hold them in this order. `each` is called with the end of each message.
+    /// Appends all `routes` in order, in as few messages as possible. Calls `each` with the end offset of
+    /// every message.
     pub fn write<A: Address>(
         &self,
         out: &mut Vec<u8>,
@@ -161,22 +163,22 @@ impl UpdateTemplate {
     }
 }
 
-/// One UPDATE that takes prefixes. Nothing is left of it unless [`UpdateWriter::finish`] is called.
+/// An UPDATE under construction. It is discarded unless [`UpdateWriter::finish`] is called.
 #[derive(Debug)]
 pub struct UpdateWriter<'w> {
     template: &'w UpdateTemplate,
     out: &'w mut Vec<u8>,
-    /// Where the message begins.
+    /// Start offset of the message.
     start: usize,
-    /// Where the prefixes begin.
+    /// Start offset of the prefixes.
     first: usize,
-    /// Where the prefixes must end.
+    /// Offset at which the prefixes have to end.
     room: usize,
 }
 
 impl UpdateWriter<'_> {
-    /// Adds a prefix; `path_id` is written where the session uses path identifiers. `false`: it did not fit, and the
-    /// message has to be finished.
+    /// Appends a prefix; `path_id` is written if the session uses path identifiers. Returns false if the
+    /// prefix does not fit and the message has to be finished.
     #[inline]
     pub fn push<A: Address>(&mut self, prefix: (A, u8), path_id: u32) -> bool {
         debug_assert_eq!(A::FAMILY, self.template.family);
@@ -189,7 +191,7 @@ impl UpdateWriter<'_> {
         fits
     }
 
-    /// Completes the message; without any prefix there is none.
+    /// Completes the message. Without a prefix, nothing is written.
     pub fn finish(mut self) {
         let out = &mut *self.out;
         if out.len() == self.first {
@@ -221,7 +223,7 @@ impl Drop for UpdateWriter<'_> {
     }
 }
 
-/// Appends End-of-RIB of this family (RFC 4724 2).
+/// Appends the End-of-RIB marker of this family (RFC 4724 2).
 pub fn write_end_of_rib(family: Family, out: &mut Vec<u8>) {
     let start = out.len();
     write_header(out, 0, MessageKind::Update);
@@ -241,7 +243,7 @@ pub fn write_keepalive(out: &mut Vec<u8>) {
     write_header(out, 19, MessageKind::Keepalive);
 }
 
-/// Writes `value` over the two octets at `at`. Every caller stays within a message, so the value fits.
+/// Overwrites the two octets at `at`. All callers stay within one message, so `value` fits.
 fn patch(out: &mut [u8], at: usize, value: usize) {
     let value = u16::try_from(value).unwrap_or(u16::MAX);
     if let Some(octets) = out.get_mut(at..).and_then(<[u8]>::first_chunk_mut) {
@@ -253,8 +255,9 @@ fn close_message(out: &mut [u8], start: usize) {
     patch(out, start + 16, out.len() - start);
 }
 
-/// Completes the attribute that was begun at `at` with room for a long length and reaches to the end. The extended form
-/// may be used only above 255 octets (RFC 4271 4.3), so a short value moves one octet. Returns the attribute's size.
+/// Completes the attribute that starts at `at` with a two-octet length and extends to the end of `out`. The
+/// Extended Length form is allowed only above 255 octets (RFC 4271 4.3), so a short value moves by one octet.
+/// Returns the size of the attribute.
 fn close_attribute(out: &mut Vec<u8>, at: usize) -> usize {
     let value = out.len() - at - 4;
     if let Ok(short) = u8::try_from(value) {
@@ -269,8 +272,8 @@ fn close_attribute(out: &mut Vec<u8>, at: usize) -> usize {
     out.len() - at
 }
 
-/// MP_REACH_NLRI from AFI to the reserved octet. A link-local address goes second behind a global one and alone where
-/// there is none: Junos and old BIRD refuse the 32-octet form with equal halves.
+/// Encodes MP_REACH_NLRI from AFI to the reserved octet. A link-local address follows a global one, and is
+/// sent alone (16 octets) without one: Junos and BIRD up to 2.0.7 reject 32 octets with two equal halves.
 fn mp_head(attributes: &Attributes, family: Family, session: &Negotiated) -> Result<MpHead, DoesNotFit> {
     let allowed = family == Family::Ipv6Unicast || session.ext_nexthop;
     let next_hop = attributes.next_hop.addr();
@@ -295,13 +298,13 @@ const WELL_KNOWN: u8 = flag::TRANSITIVE;
 const OPTIONAL: u8 = flag::OPTIONAL;
 const OPTIONAL_TRANSITIVE: u8 = flag::OPTIONAL | flag::TRANSITIVE;
 
-/// The flags of an optional transitive attribute (RFC 4271 5).
+/// Returns the flags of an optional transitive attribute (RFC 4271 5).
 fn transitive(a: &Attributes, which: Partial) -> u8 {
     if a.partial.contains(which) { OPTIONAL_TRANSITIVE | flag::PARTIAL } else { OPTIONAL_TRANSITIVE }
 }
 
-/// All attributes but MP_REACH_NLRI, in order of their codes; those that are only passed on come last. `None`: one of
-/// them exceeds what an attribute can hold.
+/// Encodes all attributes except MP_REACH_NLRI in the order of their type codes; opaque attributes come last.
+/// `None` if one exceeds the maximum attribute length.
 fn write_attributes(a: &Attributes, classic: bool, session: &Negotiated) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(96);
     attribute(&mut out, WELL_KNOWN, code::ORIGIN, &[a.origin as u8])?;
@@ -362,10 +365,10 @@ fn write_attributes(a: &Attributes, classic: bool, session: &Negotiated) -> Opti
     Some(out)
 }
 
-/// Attributes as a table of MRT keeps them: four-octet ASes, and of MP_REACH_NLRI the next hop alone (RFC 6396 4.3.4).
-/// `None`: one of them exceeds what an attribute can hold.
+/// Encodes attributes in the form of an MRT table dump: four-octet AS numbers, and MP_REACH_NLRI reduced to
+/// the next hop (RFC 6396 4.3.4). `None` if one exceeds the maximum attribute length.
 pub(crate) fn write_table_attributes(a: &Attributes, out: &mut Vec<u8>) -> Option<()> {
-    // What only iBGP routes carry is kept, and a LOCAL_PREF that a route does not have is not made up.
+    // iBGP-only attributes are kept. No LOCAL_PREF is added to a route without one.
     let internal = a.local_pref.is_some() || a.originator_id().is_some() || !a.cluster_list().is_empty();
     let session = Negotiated {
         ebgp: !internal,
@@ -389,7 +392,7 @@ pub(crate) fn write_table_attributes(a: &Attributes, out: &mut Vec<u8>) -> Optio
     Some(())
 }
 
-/// The attributes that a two-octet speaker passes on (RFC 6793 4.2.2).
+/// Encodes AS4_PATH and AS4_AGGREGATOR for a two-octet peer (RFC 6793 4.2.2).
 fn write_as4(out: &mut Vec<u8>, a: &Attributes) -> Option<()> {
     if !a.as_path.fits_two_octets() {
         let flags = transitive(a, Partial::AS4_PATH);
@@ -417,7 +420,7 @@ fn write_as4(out: &mut Vec<u8>, a: &Attributes) -> Option<()> {
     Some(())
 }
 
-/// Writes a list attribute, unless the list is empty.
+/// Encodes a list attribute. An empty list writes nothing.
 fn items<T, const N: usize>(
     out: &mut Vec<u8>,
     flags: u8,
@@ -439,7 +442,8 @@ fn attribute(out: &mut Vec<u8>, flags: u8, code: u8, value: &[u8]) -> Option<()>
     Some(())
 }
 
-/// The Extended Length flag follows from the length and from nothing else.
+/// Encodes flags, type code and length. The Extended Length flag depends on the length alone, never on the
+/// received flags.
 fn attribute_header(out: &mut Vec<u8>, flags: u8, code: u8, len: usize) -> Option<()> {
     let flags = flags & !flag::EXTENDED;
     if let Ok(len) = u8::try_from(len) {

@@ -1,42 +1,42 @@
-//! A set of address families.
+//! Set of address families, as negotiated for a session.
 
 use crate::types::Family;
 
-/// A set of families.
+/// Set of address families.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Families(u8);
 
 impl Families {
-    /// No family.
+    /// The empty set.
     pub const NONE: Self = Self(0);
-    /// Every family of this speaker.
+    /// All families that this speaker carries.
     pub const ALL: Self = Self(0b11);
 
-    /// The set with this family added.
+    /// Returns the set with this family added.
     #[must_use]
     pub fn with(self, family: Family) -> Self {
         Self(self.0 | 1 << family.index())
     }
 
-    /// True if this family is in the set.
+    /// Returns true if the family is in the set.
     #[must_use]
     pub fn contains(self, family: Family) -> bool {
         self.0 & (1 << family.index()) != 0
     }
 
-    /// The intersection of both sets.
+    /// Returns the intersection of both sets.
     #[must_use]
     pub fn intersection(self, other: Self) -> Self {
         Self(self.0 & other.0)
     }
 
-    /// No family in it.
+    /// Returns true if the set is empty.
     #[must_use]
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// The families in AFI order.
+    /// Iterates over the families in AFI order.
     pub fn iter(self) -> impl Iterator<Item = Family> + Clone {
         Family::ALL.into_iter().filter(move |f| self.contains(*f))
     }

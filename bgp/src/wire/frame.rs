@@ -1,4 +1,4 @@
-//! The message header (RFC 4271 4.1, RFC 8654).
+//! Message framing: the header of a BGP message (RFC 4271 4.1, RFC 8654).
 
 use nom::Parser;
 use nom::bytes::complete::{tag, take};
@@ -8,25 +8,25 @@ use super::notification::{ErrorCode, Notification};
 
 /// Length of the message header in octets.
 pub const HEADER_LEN: usize = 19;
-/// Longest message in octets (RFC 4271).
+/// Maximum message length in octets (RFC 4271 4.1).
 pub const MAX_LEN: usize = 4096;
-/// Longest message in octets where both ends offered extended messages (RFC 8654).
+/// Maximum message length in octets with extended messages (RFC 8654).
 pub const MAX_EXTENDED_LEN: usize = 65535;
 
 const MARKER: [u8; 16] = [0xff; 16];
 
-/// The type of a message.
+/// Message type, with its code on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum MessageKind {
-    /// RFC 4271 4.2.
+    /// OPEN (RFC 4271 4.2).
     Open = 1,
-    /// RFC 4271 4.3.
+    /// UPDATE (RFC 4271 4.3).
     Update = 2,
-    /// RFC 4271 4.5.
+    /// NOTIFICATION (RFC 4271 4.5).
     Notification = 3,
-    /// RFC 4271 4.4.
+    /// KEEPALIVE (RFC 4271 4.4).
     Keepalive = 4,
-    /// RFC 2918.
+    /// ROUTE-REFRESH (RFC 2918).
     RouteRefresh = 5,
 }
 
@@ -42,7 +42,7 @@ impl MessageKind {
         }
     }
 
-    /// Shortest and longest length of such a message, header included (RFC 4271 6.1, RFC 8654 4).
+    /// Returns minimum and maximum length of a message, header included (RFC 4271 6.1, RFC 8654 4).
     fn bounds(self, extended: bool) -> (usize, usize) {
         let max = if extended { MAX_EXTENDED_LEN } else { MAX_LEN };
         match self {
@@ -58,23 +58,25 @@ impl MessageKind {
 /// One message in a receive buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Frame<'a> {
-    /// Its type.
+    /// Message type.
     pub kind: MessageKind,
-    /// The part after the header.
+    /// Message without the header.
     pub body: &'a [u8],
-    /// Octets that the whole message takes in the buffer.
+    /// Length of the message in octets, header included.
     pub len: usize,
 }
 
 impl<'a> Frame<'a> {
-    /// The first message in `buffer`; `None` when it is not all there yet. `extended`: messages over 4,096 octets were
-    /// negotiated.
+    /// Returns the first message in `buffer`, or `None` if it is not complete yet. `extended`: messages over
+    /// 4,096 octets are negotiated.
     ///
     /// # Errors
-    /// The Message Header Error to send (RFC 4271 6.1). The header is judged as soon as it is there, before the body.
+    /// The Message Header Error to send (RFC 4271 6.1). The header is checked as soon as it is complete,
+    /// without waiting for the body.
     pub fn next(buffer: &'a [u8], extended: bool) -> Result<Option<Self>, Notification> {
         let Ok((rest, header)) = take::<_, _, ()>(HEADER_LEN)(buffer) else {
-            // The marker is judged at once, so that a stranger is not waited for.
+            // The marker is checked octet by octet, so that a client of another protocol is rejected before a
+            // full header.
             let marker = buffer.iter().take(MARKER.len()).all(|b| *b == 0xff);
             return if marker { Ok(None) } else { Err(Notification::new(ErrorCode::NOT_SYNCHRONIZED)) };
         };
@@ -97,7 +99,7 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// Appends a header. `len` counts the whole message.
+/// Appends a header. `len`: length of the message in octets, header included.
 pub(crate) fn write_header(out: &mut Vec<u8>, len: u16, kind: MessageKind) {
     out.extend_from_slice(&MARKER);
     out.extend_from_slice(&len.to_be_bytes());

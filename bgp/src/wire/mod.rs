@@ -1,16 +1,17 @@
-//! Bytes to messages and messages to bytes: BGP-4 on the wire.
+//! BGP-4 wire format: encoding and decoding of messages.
 //!
-//! Here are framing, decoding with the outcomes of RFC 7606, encoding within the message size of the session.
-//! Not here: the order of messages (the session), and the meaning of routes (the tables).
+//! This module does framing, decoding with the error handling of RFC 7606, and encoding within the maximum
+//! message length of a session. It has no protocol state (see the session) and no routes (see the RIBs).
 //!
-//! Received bytes go [`Frame::next`] -> by [`MessageKind`] to [`Open::decode`], [`Update::decode`],
-//! [`Notification::decode`] or [`RouteRefresh::decode`]. A decoder takes the message body and, where it matters, what
-//! was [`Negotiated`]; its error is the NOTIFICATION to send before the session ends.
-//! Routes go out through an [`UpdateTemplate`] (attributes encoded once, or none in withdrawals) and an [`UpdateWriter`]
-//! that takes prefixes while they fit.
+//! Receive path: [`Frame::next`] -> by [`MessageKind`] to [`Open::decode`], [`Update::decode`],
+//! [`Notification::decode`] or [`RouteRefresh::decode`]. A decoder takes the message body and, where its
+//! format depends on them, the [`Negotiated`] parameters. Its error is the NOTIFICATION to send before the
+//! session ends.
+//! Transmit path: an [`UpdateTemplate`] (attributes encoded once, none for withdrawals) and an
+//! [`UpdateWriter`] that appends prefixes while they fit.
 //!
-//! `nom` reads headers, OPEN, capabilities and attributes. Prefixes are read by plain code in `nlri`: they are nearly all
-//! that a full feed consists of, and one bounds check per message replaces several per prefix.
+//! `nom` parses headers, OPEN, capabilities and attributes. Prefixes are parsed by plain code in `nlri`: they
+//! are most of a full table, and a check once per message replaces several bounds checks per prefix.
 
 mod attributes;
 mod capability;

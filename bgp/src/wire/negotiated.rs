@@ -1,16 +1,16 @@
-//! Parameters that both OPENs agree on.
+//! Session parameters that both OPENs agree on.
 
 use super::capability::Capabilities;
 use super::families::Families;
 use super::frame::{MAX_EXTENDED_LEN, MAX_LEN};
 use super::open::Open;
 
-/// Negotiated parameters that change the meaning of octets.
+/// Negotiated parameters that change the encoding or interpretation of messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Negotiated {
-    /// The peer has another AS.
+    /// True if the peer is in another AS.
     pub ebgp: bool,
-    /// Both ends write ASes with four octets (RFC 6793).
+    /// Both ends encode AS numbers in four octets (RFC 6793).
     pub as4: bool,
     /// Both ends offered messages of up to 65,535 octets (RFC 8654).
     pub extended: bool,
@@ -18,16 +18,17 @@ pub struct Negotiated {
     pub families: Families,
     /// IPv4 routes may have an IPv6 next hop (RFC 8950).
     pub ext_nexthop: bool,
-    /// Families whose received prefixes carry a path identifier (RFC 7911).
+    /// Families with path identifiers in received prefixes (RFC 7911).
     pub add_path_receive: Families,
-    /// Families whose sent prefixes carry a path identifier (RFC 7911).
+    /// Families with path identifiers in sent prefixes (RFC 7911).
     pub add_path_send: Families,
-    /// Withdraw routes with an AS_SET in their path (RFC 9774).
+    /// Treat-as-withdraw for routes with an AS_SET in the path (RFC 9774).
     pub reject_as_sets: bool,
 }
 
 impl Negotiated {
-    /// The parameters that follow from both OPENs. `reject_as_sets` is on; it is a local choice.
+    /// Returns the parameters that both OPENs agree on. `reject_as_sets` is a local choice and is set to
+    /// true.
     #[must_use]
     pub fn between(ours: &Open, theirs: &Open) -> Self {
         let (a, b) = (&ours.capabilities, &theirs.capabilities);
@@ -47,7 +48,7 @@ impl Negotiated {
         }
     }
 
-    /// The longest message that may be sent or received in octets, OPEN and KEEPALIVE apart.
+    /// Returns the maximum message length in octets, for messages other than OPEN and KEEPALIVE.
     #[must_use]
     pub fn max_len(&self) -> usize {
         if self.extended { MAX_EXTENDED_LEN } else { MAX_LEN }

@@ -1,4 +1,4 @@
-//! Prefixes on the wire (RFC 4271 4.3, RFC 4760 5, RFC 7911 3).
+//! Prefix encoding in UPDATEs (RFC 4271 4.3, RFC 4760 5, RFC 7911 3).
 
 use std::marker::PhantomData;
 
@@ -6,20 +6,21 @@ use tortie_net::Cidr;
 
 use crate::types::Family;
 
-/// An address as a number: `u32` for IPv4, `u128` for IPv6.
+/// An address as an integer: `u32` for IPv4, `u128` for IPv6.
 pub trait Address: Copy + Eq + Ord + std::fmt::Debug + sealed::Sealed {
-    /// Its family.
+    /// Family of the address.
     const FAMILY: Family;
-    /// Its width in bits.
+    /// Address width in bits: 32 or 128.
     const WIDTH: u8;
     #[doc(hidden)]
     type ByteReader: AsRef<[u8]>;
-    /// The address with its first octet first.
+    /// Returns the octets in network order.
     fn octets(self) -> Self::ByteReader;
-    /// The number whose first octets these are, cut to the first `len` bits. `len` is at most [`Address::WIDTH`].
+    /// Returns the address that starts with these octets, masked to the first `len` bits. `len` is at most
+    /// [`Address::WIDTH`].
     #[doc(hidden)]
     fn read(octets: &[u8], len: u8) -> Self;
-    /// As a prefix; `len` is at most [`Address::WIDTH`].
+    /// Converts address and length to a prefix. `len` is at most [`Address::WIDTH`].
     fn cidr(self, len: u8) -> Cidr;
 }
 
@@ -43,7 +44,7 @@ macro_rules! address {
 
             #[inline]
             fn read(octets: &[u8], len: u8) -> Self {
-                // Nearly always there are enough octets behind a prefix to load a whole address and mask it.
+                // Enough octets usually follow a prefix to load a whole address and mask it.
                 let word = match octets.first_chunk::<$width>() {
                     Some(whole) => Self::from_be_bytes(*whole),
                     None => {
@@ -69,16 +70,17 @@ macro_rules! address {
 address!(u32, 4, Ipv4Unicast, v4);
 address!(u128, 16, Ipv6Unicast, v6);
 
-/// A prefix of a message.
+/// One prefix of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Entry<A> {
-    /// Address with zero host bits, and length in bits.
+    /// Address with zero host bits, and prefix length in bits.
     pub prefix: (A, u8),
-    /// Path identifier (RFC 7911); 0 where the session has none.
+    /// Path identifier (RFC 7911); 0 if the session does not use them.
     pub path_id: u32,
 }
 
-/// A run of prefixes of one family, still in the message. It was checked as a whole, so reading it cannot fail.
+/// A sequence of prefixes of one family, borrowed from the message. It was checked as a whole, so iteration
+/// cannot fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Nlri<'a> {
     family: Family,
@@ -87,7 +89,8 @@ pub struct Nlri<'a> {
 }
 
 impl<'a> Nlri<'a> {
-    /// Checks that `octets` is a sequence of whole prefixes no longer than the family allows (RFC 7606 5.3).
+    /// Checks that `octets` is a sequence of whole prefixes, none longer than the family allows (RFC 7606
+    /// 5.3).
     pub(crate) fn check(family: Family, add_path: bool, octets: &'a [u8]) -> Option<Self> {
         let max = match family {
             Family::Ipv4Unicast => u32::BITS,
@@ -105,43 +108,43 @@ impl<'a> Nlri<'a> {
         Some(Self { family, add_path, octets })
     }
 
-    /// All of them, or none.
+    /// Returns the prefixes if `keep` is true, else an empty sequence.
     pub(crate) fn filter(self, keep: bool) -> Self {
         if keep { self } else { Self { octets: &[], ..self } }
     }
 
-    /// The family of all of them.
+    /// Returns the family of the prefixes.
     #[must_use]
     pub fn family(&self) -> Family {
         self.family
     }
 
-    /// No prefix in it.
+    /// Returns true if there is no prefix.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.octets.is_empty()
     }
 
-    /// The IPv4 prefixes; none when the family is another.
+    /// Iterates over the IPv4 prefixes; empty for another family.
     #[must_use]
     pub fn v4(&self) -> NlriIter<'a, u32> {
         self.of()
     }
 
-    /// The IPv6 prefixes; none when the family is another.
+    /// Iterates over the IPv6 prefixes; empty for another family.
     #[must_use]
     pub fn v6(&self) -> NlriIter<'a, u128> {
         self.of()
     }
 
-    /// The prefixes of this width; none when the family is another.
+    /// Iterates over the prefixes of this address type; empty for another family.
     #[must_use]
     pub fn of<A: Address>(&self) -> NlriIter<'a, A> {
         let octets = if self.family == A::FAMILY { self.octets } else { &[] };
         NlriIter { octets, add_path: self.add_path, address: PhantomData }
     }
 
-    /// The prefixes of either family, without path identifiers.
+    /// Iterates over the prefixes of either family, without path identifiers.
     pub fn cidrs(&self) -> impl Iterator<Item = Cidr> + 'a {
         let v4 = self.v4().map(|e| e.prefix.0.cidr(e.prefix.1));
         v4.chain(self.v6().map(|e| e.prefix.0.cidr(e.prefix.1)))
@@ -175,13 +178,13 @@ impl<A: Address> Iterator for NlriIter<'_, A> {
     }
 }
 
-/// Octets that a prefix of this length takes, path identifier apart.
+/// Returns the encoded size of a prefix of this length in octets, without path identifier.
 #[inline]
 pub(crate) fn encoded_len(len: u8) -> usize {
     1 + usize::from(len.div_ceil(8))
 }
 
-/// Appends a prefix.
+/// Appends a prefix, with its path identifier if given.
 #[inline]
 pub(crate) fn write_prefix<A: Address>(out: &mut Vec<u8>, (address, len): (A, u8), path_id: Option<u32>) {
     if let Some(id) = path_id {

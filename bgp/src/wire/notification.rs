@@ -1,4 +1,4 @@
-//! NOTIFICATION (RFC 4271 4.5) and its error codes.
+//! NOTIFICATION message (RFC 4271 4.5) and its error codes.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use super::frame::{HEADER_LEN, MAX_LEN, MessageKind, write_header};
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ErrorCode(pub u8, pub u8);
 
-/// Declares each code once: constant, code, subcode, text.
+/// Declares each error code once: constant, code, subcode, text.
 macro_rules! codes {
     ($($(#[$doc:meta])* $name:ident = $code:literal / $sub:literal, $text:literal;)*) => {
         impl ErrorCode {
@@ -25,88 +25,88 @@ macro_rules! codes {
 }
 
 codes! {
-    /// RFC 4271 6.1.
+    /// Message Header Error, subcode 1 (RFC 4271 6.1).
     NOT_SYNCHRONIZED = 1 / 1, "connection not synchronized";
-    /// RFC 4271 6.1.
+    /// Message Header Error, subcode 2 (RFC 4271 6.1).
     BAD_LENGTH = 1 / 2, "bad message length";
-    /// RFC 4271 6.1.
+    /// Message Header Error, subcode 3 (RFC 4271 6.1).
     BAD_TYPE = 1 / 3, "bad message type";
-    /// RFC 4271 6.2.
+    /// OPEN Message Error, subcode 0 (RFC 4271 6.2).
     OPEN_UNSPECIFIC = 2 / 0, "malformed OPEN";
-    /// RFC 4271 6.2.
+    /// OPEN Message Error, subcode 1 (RFC 4271 6.2).
     UNSUPPORTED_VERSION = 2 / 1, "unsupported version number";
-    /// RFC 4271 6.2, RFC 7607.
+    /// OPEN Message Error, subcode 2 (RFC 4271 6.2, RFC 7607).
     BAD_PEER_AS = 2 / 2, "bad peer AS";
-    /// RFC 4271 6.2, RFC 6286.
+    /// OPEN Message Error, subcode 3 (RFC 4271 6.2, RFC 6286).
     BAD_IDENTIFIER = 2 / 3, "bad BGP identifier";
-    /// RFC 4271 6.2.
+    /// OPEN Message Error, subcode 4 (RFC 4271 6.2).
     UNSUPPORTED_PARAMETER = 2 / 4, "unsupported optional parameter";
-    /// RFC 4271 6.2.
+    /// OPEN Message Error, subcode 6 (RFC 4271 6.2).
     UNACCEPTABLE_HOLD_TIME = 2 / 6, "unacceptable hold time";
-    /// RFC 5492.
+    /// OPEN Message Error, subcode 7 (RFC 5492 5).
     UNSUPPORTED_CAPABILITY = 2 / 7, "unsupported capability";
-    /// RFC 9234.
+    /// OPEN Message Error, subcode 11 (RFC 9234 4.2).
     ROLE_MISMATCH = 2 / 11, "role mismatch";
-    /// RFC 4271 6.3.
+    /// UPDATE Message Error, subcode 1 (RFC 4271 6.3).
     MALFORMED_ATTRIBUTE_LIST = 3 / 1, "malformed attribute list";
-    /// RFC 4271 6.3.
+    /// UPDATE Message Error, subcode 2 (RFC 4271 6.3).
     UNRECOGNIZED_WELL_KNOWN = 3 / 2, "unrecognized well-known attribute";
-    /// RFC 4271 6.3.
+    /// UPDATE Message Error, subcode 3 (RFC 4271 6.3).
     MISSING_WELL_KNOWN = 3 / 3, "missing well-known attribute";
-    /// RFC 4271 6.3.
+    /// UPDATE Message Error, subcode 4 (RFC 4271 6.3).
     ATTRIBUTE_FLAGS = 3 / 4, "attribute flags error";
-    /// RFC 4271 6.3.
+    /// UPDATE Message Error, subcode 5 (RFC 4271 6.3).
     ATTRIBUTE_LENGTH = 3 / 5, "attribute length error";
-    /// RFC 4271 6.3.
+    /// UPDATE Message Error, subcode 6 (RFC 4271 6.3).
     INVALID_ORIGIN = 3 / 6, "invalid ORIGIN attribute";
-    /// RFC 4271 6.3.
+    /// UPDATE Message Error, subcode 8 (RFC 4271 6.3).
     INVALID_NEXT_HOP = 3 / 8, "invalid NEXT_HOP attribute";
-    /// RFC 4271 6.3.
+    /// UPDATE Message Error, subcode 9 (RFC 4271 6.3).
     OPTIONAL_ATTRIBUTE = 3 / 9, "optional attribute error";
-    /// RFC 4271 6.3.
+    /// UPDATE Message Error, subcode 10 (RFC 4271 6.3).
     INVALID_NETWORK_FIELD = 3 / 10, "invalid network field";
-    /// RFC 4271 6.3.
+    /// UPDATE Message Error, subcode 11 (RFC 4271 6.3).
     MALFORMED_AS_PATH = 3 / 11, "malformed AS_PATH";
-    /// RFC 4271 6.5.
+    /// Hold Timer Expired, subcode 0 (RFC 4271 6.5).
     HOLD_TIMER_EXPIRED = 4 / 0, "hold timer expired";
-    /// RFC 6608.
+    /// Finite State Machine Error, subcode 0 (RFC 6608).
     FSM_UNSPECIFIC = 5 / 0, "finite state machine error";
-    /// RFC 6608.
+    /// Finite State Machine Error, subcode 1 (RFC 6608).
     FSM_OPEN_SENT = 5 / 1, "unexpected message in OpenSent";
-    /// RFC 6608.
+    /// Finite State Machine Error, subcode 2 (RFC 6608).
     FSM_OPEN_CONFIRM = 5 / 2, "unexpected message in OpenConfirm";
-    /// RFC 6608.
+    /// Finite State Machine Error, subcode 3 (RFC 6608).
     FSM_ESTABLISHED = 5 / 3, "unexpected message in Established";
-    /// RFC 4486.
+    /// Cease, subcode 0 (RFC 4486).
     CEASE = 6 / 0, "cease";
-    /// RFC 4486.
+    /// Cease, subcode 1 (RFC 4486).
     MAX_PREFIXES = 6 / 1, "maximum number of prefixes reached";
-    /// RFC 4486, RFC 9003.
+    /// Cease, subcode 2 (RFC 4486), with a shutdown communication (RFC 9003).
     ADMIN_SHUTDOWN = 6 / 2, "administrative shutdown";
-    /// RFC 4486.
+    /// Cease, subcode 3 (RFC 4486).
     DECONFIGURED = 6 / 3, "peer de-configured";
-    /// RFC 4486, RFC 9003.
+    /// Cease, subcode 4 (RFC 4486), with a shutdown communication (RFC 9003).
     ADMIN_RESET = 6 / 4, "administrative reset";
-    /// RFC 4486.
+    /// Cease, subcode 5 (RFC 4486).
     CONNECTION_REJECTED = 6 / 5, "connection rejected";
-    /// RFC 4486.
+    /// Cease, subcode 6 (RFC 4486).
     CONFIGURATION_CHANGE = 6 / 6, "other configuration change";
-    /// RFC 4486.
+    /// Cease, subcode 7 (RFC 4486).
     COLLISION = 6 / 7, "connection collision resolution";
-    /// RFC 4486.
+    /// Cease, subcode 8 (RFC 4486).
     OUT_OF_RESOURCES = 6 / 8, "out of resources";
-    /// RFC 8538.
+    /// Cease, subcode 9: encloses another NOTIFICATION (RFC 8538).
     HARD_RESET = 6 / 9, "hard reset";
-    /// RFC 9384.
+    /// Cease, subcode 10 (RFC 9384).
     BFD_DOWN = 6 / 10, "BFD down";
-    /// RFC 7313.
+    /// ROUTE-REFRESH Message Error, subcode 1 (RFC 7313 5).
     REFRESH_LENGTH = 7 / 1, "invalid ROUTE-REFRESH length";
-    /// RFC 9687.
+    /// Send Hold Timer Expired, subcode 0 (RFC 9687).
     SEND_HOLD_TIMER_EXPIRED = 8 / 0, "send hold timer expired";
 }
 
 impl ErrorCode {
-    /// In words; for an unknown subcode the words of its code.
+    /// Returns a description; for an unknown subcode, the name of the error code.
     #[must_use]
     pub fn text(self) -> &'static str {
         self.known().unwrap_or(match self.0 {
@@ -124,14 +124,14 @@ impl ErrorCode {
 }
 
 impl ErrorCode {
-    /// Code and subcode.
+    /// Returns code and subcode as a pair.
     pub(crate) fn pair(self) -> (u8, u8) {
         (self.0, self.1)
     }
 }
 
 impl fmt::Display for ErrorCode {
-    /// `6/2 administrative shutdown`.
+    /// Writes code, subcode and description: `6/2 administrative shutdown`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{} {}", self.0, self.1, self.text())
     }
@@ -143,37 +143,37 @@ impl fmt::Debug for ErrorCode {
     }
 }
 
-/// A NOTIFICATION, to be sent or received.
+/// A NOTIFICATION, sent or received.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Notification {
-    /// Code and subcode.
+    /// Error code and subcode.
     pub code: ErrorCode,
-    /// The data that RFC 4271 section 6 prescribes for the code; cut to fit when written.
+    /// Data as RFC 4271 section 6 defines it for the code; truncated to the message length when sent.
     pub data: Box<[u8]>,
 }
 
-/// Longest shutdown communication (RFC 9003).
+/// Maximum length of a shutdown communication in octets (RFC 9003 2).
 const SHUTDOWN_TEXT_MAX: usize = 255;
 
-/// Longest data that fits a message of 4,096 octets. NOTIFICATIONs are kept to that size also where more was negotiated:
-/// nobody reads 60 kB of it, and the peer may not have read our OPEN.
+/// Maximum data length in a message of 4,096 octets. Longer messages are not used for NOTIFICATIONs even if
+/// negotiated: 60 kB are of no use, and the peer may not have read our OPEN yet.
 const DATA_MAX: usize = MAX_LEN - HEADER_LEN - 2;
 
 impl Notification {
-    /// Without data.
+    /// Returns a NOTIFICATION without data.
     #[must_use]
     pub fn new(code: ErrorCode) -> Self {
         Self { code, data: Box::default() }
     }
 
-    /// With data.
+    /// Returns a NOTIFICATION with this data, truncated to fit a message of 4,096 octets.
     #[must_use]
     pub fn with_data(code: ErrorCode, data: &[u8]) -> Self {
         Self { code, data: data.get(..data.len().min(DATA_MAX)).unwrap_or_default().into() }
     }
 
-    /// Cease with a shutdown communication (RFC 9003), `code` being [`ErrorCode::ADMIN_SHUTDOWN`] or
-    /// [`ErrorCode::ADMIN_RESET`]. The text is cut at a character boundary to 255 octets.
+    /// Returns a Cease with a shutdown communication (RFC 9003). `code` is [`ErrorCode::ADMIN_SHUTDOWN`] or
+    /// [`ErrorCode::ADMIN_RESET`]. The text is truncated to 255 octets at a character boundary.
     #[must_use]
     pub fn with_text(code: ErrorCode, text: &str) -> Self {
         let text = text.get(..text.floor_char_boundary(SHUTDOWN_TEXT_MAX)).unwrap_or_default();
@@ -187,7 +187,7 @@ impl Notification {
         Self { code, data: data.into_boxed_slice() }
     }
 
-    /// This NOTIFICATION inside a Hard Reset (RFC 8538): the peer is not to keep our routes.
+    /// Encloses this NOTIFICATION in a Hard Reset (RFC 8538), after which the peer must not keep our routes.
     #[must_use]
     pub fn into_hard_reset(self) -> Self {
         let mut data = vec![self.code.0, self.code.1];
@@ -195,7 +195,8 @@ impl Notification {
         Self::with_data(ErrorCode::HARD_RESET, &data)
     }
 
-    /// The code that a Hard Reset encloses; this very NOTIFICATION when it is none or encloses nothing.
+    /// Returns code and data of the NOTIFICATION that a Hard Reset (RFC 8538) encloses. For any other code,
+    /// or a Hard Reset without data, returns this NOTIFICATION.
     #[must_use]
     pub fn unwrap_hard_reset(&self) -> (ErrorCode, &[u8]) {
         match (self.code, &*self.data) {
@@ -204,8 +205,8 @@ impl Notification {
         }
     }
 
-    /// The shutdown communication (RFC 9003) made safe to print, when there is one. A length octet that exceeds the
-    /// data counts as the length of the data.
+    /// Returns the sanitised shutdown communication (RFC 9003), if present. A length octet that exceeds the
+    /// data is reduced to the length of the data.
     #[must_use]
     pub fn shutdown_text(&self) -> Option<String> {
         let (ErrorCode::ADMIN_SHUTDOWN | ErrorCode::ADMIN_RESET, data) = self.unwrap_hard_reset() else {
@@ -216,7 +217,8 @@ impl Notification {
         if text.is_empty() { None } else { Some(sanitise(text)) }
     }
 
-    /// Reads the body of a NOTIFICATION. Total: there is no answer to a NOTIFICATION, so a short one counts as code 0.
+    /// Decodes the body of a NOTIFICATION. Never fails, because a NOTIFICATION must not be answered: a
+    /// missing code or subcode reads as 0.
     #[must_use]
     pub fn decode(body: &[u8]) -> Self {
         match body {
@@ -226,7 +228,7 @@ impl Notification {
         }
     }
 
-    /// Appends the whole message; never longer than 4,096 octets.
+    /// Appends the whole message, at most 4,096 octets.
     pub fn write(&self, out: &mut Vec<u8>) {
         let data = self.data.get(..self.data.len().min(DATA_MAX)).unwrap_or_default();
         let len = u16::try_from(HEADER_LEN + 2 + data.len()).unwrap_or(u16::MAX);
@@ -238,7 +240,7 @@ impl Notification {
 }
 
 impl fmt::Display for Notification {
-    /// `6/2 administrative shutdown: "maintenance"`.
+    /// Writes the error code and the shutdown communication: `6/2 administrative shutdown: "maintenance"`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&self.code, f)?;
         if self.code == ErrorCode::HARD_RESET && self.data.len() >= 2 {
@@ -257,8 +259,8 @@ impl fmt::Debug for Notification {
     }
 }
 
-/// Text of a peer made safe for logs and terminals: invalid UTF-8 is replaced, control and formatting characters
-/// become `?`, quotes and backslashes are escaped.
+/// Makes text of a peer safe for logs and terminals. Invalid UTF-8 is replaced, control and formatting
+/// characters become `?`, quotes and backslashes are escaped.
 #[must_use]
 pub fn sanitise(text: &[u8]) -> String {
     let mut out = String::with_capacity(text.len());
@@ -272,7 +274,7 @@ pub fn sanitise(text: &[u8]) -> String {
     out
 }
 
-/// Characters that change the direction or the look of the text around them, and line separators.
+/// Returns true for line separators and for invisible characters that change text direction or appearance.
 fn is_format(c: char) -> bool {
     matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}')
 }

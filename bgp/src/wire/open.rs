@@ -1,4 +1,4 @@
-//! OPEN (RFC 4271 4.2, RFC 5492, RFC 9072).
+//! OPEN message (RFC 4271 4.2, RFC 5492, RFC 9072).
 
 use nom::Parser;
 use nom::bytes::complete::take;
@@ -13,15 +13,15 @@ use crate::types::RouterId;
 const VERSION: u8 = 4;
 /// Optional parameter type of capabilities (RFC 5492).
 const CAPABILITIES: u8 = 2;
-/// Marks the extended form of RFC 9072, as length and as type.
+/// Value of length and type octet that marks the extended form of RFC 9072.
 const EXTENDED: u8 = 255;
 
-/// An OPEN.
+/// An OPEN message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Open {
-    /// The AS of the speaker: of the four-octet capability where there is one, else of the fixed field.
+    /// AS number: that of the four-octet AS capability if present, else the My Autonomous System field.
     pub asn: u32,
-    /// Hold time in seconds: 0 or at least 3.
+    /// Hold time in seconds: 0, or at least 3.
     pub hold_time: u16,
     /// BGP identifier, not 0.
     pub router_id: RouterId,
@@ -29,17 +29,17 @@ pub struct Open {
     pub capabilities: Capabilities,
 }
 
-/// Appends an OPEN whose body is there already.
+/// Appends an OPEN with this encoded body.
 pub(crate) fn write_open(out: &mut Vec<u8>, body: &[u8]) {
     write_header(out, u16::try_from(HEADER_LEN + body.len()).unwrap_or(u16::MAX), MessageKind::Open);
     out.extend_from_slice(body);
 }
 
-/// Parse errors carry nothing: any of them is "malformed OPEN".
+/// Parse result without error details: any error means "malformed OPEN".
 type Res<'a, T> = nom::IResult<&'a [u8], T, ()>;
 
 impl Open {
-    /// Reads the body of an OPEN. Whether AS and role are the expected ones is the session's to judge.
+    /// Decodes the body of an OPEN. Does not compare AS and role with the configuration: the session does.
     ///
     /// # Errors
     /// The OPEN Message Error to send (RFC 4271 6.2).
@@ -53,14 +53,14 @@ impl Open {
         let (rest, (short_as, hold_time, id)) = (be_u16, be_u16, be_u32).parse(rest).map_err(malformed)?;
         let capabilities = Self::parameters(rest)?;
         let asn = match capabilities.as4 {
-            // A speaker whose AS fits two octets writes it in both places (RFC 6793 4.1).
+            // A speaker whose AS fits into two octets sends it in both fields (RFC 6793 4.1).
             Some(asn) if short_as != AS_TRANS_SHORT && asn != u32::from(short_as) => {
                 return Err(Notification::with_data(ErrorCode::BAD_PEER_AS, &short_as.to_be_bytes()));
             }
             Some(asn) => asn,
             None => u32::from(short_as),
         };
-        // RFC 7607; and no speaker can be AS_TRANS.
+        // AS 0 is invalid (RFC 7607), and AS_TRANS is reserved.
         if asn == 0 || short_as == 0 || asn == AS_TRANS {
             return Err(Notification::with_data(ErrorCode::BAD_PEER_AS, &short_as.to_be_bytes()));
         }
@@ -73,13 +73,13 @@ impl Open {
         Ok(Self { asn, hold_time, router_id: RouterId(id), capabilities })
     }
 
-    /// Reads the optional parameters, in either form. The lengths must add up exactly: what follows the parameters, or
-    /// a parameter that claims more than is there, is malformed.
+    /// Decodes the optional parameters in either form. Lengths must match exactly: trailing octets, or a
+    /// parameter longer than the message, are malformed.
     fn parameters(input: &[u8]) -> Result<Capabilities, Notification> {
         let malformed = |_: nom::Err<()>| Notification::new(ErrorCode::OPEN_UNSPECIFIC);
         let (mut rest, len) = be_u8(input).map_err(malformed)?;
         let mut len = usize::from(len);
-        // RFC 9072 2: the first type octet decides, whatever non-zero value stands in the length.
+        // RFC 9072 2: the first type octet selects the form, with any non-zero length octet.
         let extended = len != 0 && rest.first() == Some(&EXTENDED);
         if extended {
             let (tail, (_, long)) = (be_u8, be_u16).parse(rest).map_err(malformed)?;
@@ -113,7 +113,8 @@ impl Open {
         Ok((rest, (kind, value)))
     }
 
-    /// Appends the whole message: one capabilities parameter, in the form of RFC 9072 only where it has to be.
+    /// Appends the whole message with one Capabilities parameter. The form of RFC 9072 is used only where the
+    /// length requires it.
     pub fn write(&self, out: &mut Vec<u8>) {
         let mut list = Vec::new();
         self.capabilities.write(&mut list);
@@ -130,7 +131,7 @@ impl Open {
             }
         }
         parameters.extend_from_slice(&list);
-        // Capabilities that this speaker writes stay below 500 octets, so the length never saturates.
+        // Capabilities of this speaker stay below 500 octets, so the length never saturates.
         let len = u16::try_from(HEADER_LEN + 9 + parameters.len()).unwrap_or(u16::MAX);
         write_header(out, len, MessageKind::Open);
         out.push(VERSION);

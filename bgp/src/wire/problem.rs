@@ -1,22 +1,23 @@
-//! Errors of attributes, and what follows from them (RFC 7606).
+//! Attribute errors and their handling (RFC 7606).
 
 use super::notification::ErrorCode;
 
-/// An error in an attribute.
+/// An error in a path attribute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Problem {
-    /// Its type code.
+    /// Type code of the attribute.
     pub attribute: u8,
-    /// In words.
+    /// Description of the error.
     pub reason: &'static str,
 }
 
-/// Handling of an erroneous attribute (RFC 7606 2), the weakest first.
+/// Handling of an erroneous attribute (RFC 7606 2), weakest first.
 pub(super) enum Fault {
-    /// Leave the attribute out.
+    /// Attribute discard, with the reason.
     Discard(&'static str),
-    /// Withdraw the routes of the UPDATE. The code serves where there are none (RFC 7606 5.2).
+    /// Treat-as-withdraw, with the reason. The code is sent if the UPDATE has no prefixes, which resets the
+    /// session (RFC 7606 5.2).
     Withdraw(ErrorCode, &'static str),
-    /// Reset the session.
+    /// Session reset with this error code.
     Reset(ErrorCode),
 }

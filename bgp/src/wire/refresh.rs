@@ -1,4 +1,4 @@
-//! ROUTE-REFRESH (RFC 2918, RFC 7313).
+//! ROUTE-REFRESH message (RFC 2918, RFC 7313).
 
 use nom::Parser;
 use nom::number::complete::{be_u8, be_u16};
@@ -7,34 +7,35 @@ use super::frame::{HEADER_LEN, MessageKind, write_header};
 use super::notification::{ErrorCode, Notification};
 use crate::types::Family;
 
-/// The message subtype (RFC 7313 4).
+/// Message subtype (RFC 7313 3.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RefreshKind {
-    /// Send all routes of the family again.
+    /// Request to send all routes of the family again.
     Request = 0,
-    /// Beginning of a refresh.
+    /// BoRR: beginning of a route refresh.
     Begin = 1,
-    /// End of a refresh: what was not announced since the beginning is gone.
+    /// EoRR: end of a route refresh. Routes that were not announced again since BoRR are removed.
     End = 2,
 }
 
-/// A ROUTE-REFRESH.
+/// A ROUTE-REFRESH message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RouteRefresh {
-    /// The family.
+    /// Family to refresh.
     pub family: Family,
-    /// Request, beginning or end.
+    /// Message subtype.
     pub kind: RefreshKind,
 }
 
 impl RouteRefresh {
-    /// Reads the body. `enhanced`: both ends offered enhanced refresh; else no octet gives a subtype (RFC 2918 3), and
-    /// all that comes is a request. `None` for what is to be ignored: another family, an unknown subtype, or a request with
-    /// outbound route filters (RFC 5291), which this speaker never offers.
+    /// Decodes the body. `enhanced`: both ends offered enhanced route refresh. Otherwise the subtype octet is
+    /// reserved (RFC 2918 3), and every message is a request. `None` for messages to ignore: an unsupported
+    /// family, an unknown subtype, or a request with outbound route filters (RFC 5291), which this speaker
+    /// never offers.
     ///
     /// # Errors
-    /// ROUTE-REFRESH Message Error (RFC 7313 5) for a demarcation of another length than four octets; `body` is named
-    /// in the data, header included.
+    /// ROUTE-REFRESH Message Error (RFC 7313 5) if BoRR or EoRR is not four octets long. The data has the
+    /// whole message, header included.
     pub fn decode(body: &[u8], enhanced: bool) -> Result<Option<Self>, Notification> {
         let Ok((rest, (afi, subtype, safi))) = (be_u16::<_, ()>, be_u8, be_u8).parse(body) else {
             return Err(Self::bad_length(body));

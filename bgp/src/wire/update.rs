@@ -1,4 +1,4 @@
-//! UPDATE (RFC 4271 4.3) with the error handling of RFC 7606.
+//! UPDATE message (RFC 4271 4.3) with the error handling of RFC 7606.
 
 use nom::Parser;
 use nom::multi::length_data;
@@ -13,42 +13,41 @@ use super::problem::Problem;
 use crate::attr::Attributes;
 use crate::types::Family;
 
-/// A decoded UPDATE. Apply `withdrawn` first, then `reach`: where both name a prefix, it is announced (RFC 4271 4.3).
+/// A decoded UPDATE. Apply `withdrawn` before `reach`: a prefix in both is announced (RFC 4271 4.3).
 ///
-/// The prefixes still lie in the message; the attributes are owned.
+/// The prefixes are borrowed from the message; the attributes are owned.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Update<'a> {
-    /// Prefixes that are no longer reachable: those that the peer withdrew and, when `malformed` is set, those that it
-    /// announced.
+    /// Unreachable prefixes: those withdrawn by the peer and, if `malformed` is set, those announced.
     pub withdrawn: SmallVec<[Nlri<'a>; 2]>,
-    /// Prefixes that are announced, each run with its attributes.
+    /// Announced prefixes, grouped with their attributes.
     pub reach: SmallVec<[Reach<'a>; 1]>,
-    /// Treat-as-withdraw (RFC 7606 2): the first reason for it.
+    /// First error that caused treat-as-withdraw (RFC 7606 2).
     pub malformed: Option<Problem>,
-    /// Attributes that were left out because of an error or because they must not come from this peer.
+    /// Attributes that were discarded because of an error or because this peer must not send them.
     pub discarded: SmallVec<[Problem; 1]>,
-    /// This is End-of-RIB of this family (RFC 4724 2).
+    /// Set if this UPDATE is the End-of-RIB marker of this family (RFC 4724 2).
     pub end_of_rib: Option<Family>,
 }
 
-/// Announced prefixes of one family and their attributes.
+/// Announced prefixes of one family, with their attributes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reach<'a> {
     /// The prefixes.
     pub nlri: Nlri<'a>,
-    /// Their attributes, with the next hop that stood beside them.
+    /// The attributes, with the next hop of the field or attribute that has the prefixes.
     pub attributes: Attributes,
 }
 
 impl<'a> Update<'a> {
-    /// Reads the body of an UPDATE.
+    /// Decodes the body of an UPDATE.
     ///
     /// # Errors
-    /// The UPDATE Message Error to send where RFC 7606 leaves no other way than a session reset.
+    /// The UPDATE Message Error to send, where RFC 7606 requires a session reset.
     pub fn decode(body: &'a [u8], session: &Negotiated) -> Result<Self, Notification> {
         let (withdrawn, attributes, announced) =
             sections(body).ok_or_else(|| Notification::new(ErrorCode::MALFORMED_ATTRIBUTE_LIST))?;
-        // The smallest UPDATE is End-of-RIB of IPv4 unicast.
+        // The minimum-length UPDATE is End-of-RIB of IPv4 unicast (RFC 4724 2).
         let mut update = Self::default();
         let v4 = session.families.contains(Family::Ipv4Unicast);
         if withdrawn.is_empty() && attributes.is_empty() && announced.is_empty() {
@@ -77,8 +76,8 @@ impl<'a> Update<'a> {
         update.discarded = std::mem::take(&mut collected.discarded);
         let mp_reach = collected.mp_reach.take().filter(|m| !m.nlri.is_empty());
         if let Some((problem, notification)) = collected.malformed.take() {
-            // RFC 7606 5.2: without reachable prefixes some may have been lost in the malformed part. MP_UNREACH_NLRI alone is
-            // what withdrawals are.
+            // RFC 7606 5.2: an UPDATE without reachable prefixes may have lost them in the malformed part, so
+            // it resets the session. If MP_UNREACH_NLRI is the only attribute, the UPDATE is a withdrawal.
             if collected.others && announced.is_empty() && mp_reach.is_none() && !collected.foreign_reach {
                 return Err(notification);
             }
@@ -121,7 +120,7 @@ impl<'a> Update<'a> {
     }
 }
 
-/// Splits a body into withdrawn routes, path attributes and prefixes; `None` when the lengths do not fit.
+/// Splits a body into withdrawn routes, path attributes and NLRI. `None` if the lengths exceed the body.
 fn sections(body: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     let (rest, withdrawn) = length_data::<_, (), _>(be_u16).parse(body).ok()?;
     let (nlri, attributes) = length_data::<_, (), _>(be_u16).parse(rest).ok()?;

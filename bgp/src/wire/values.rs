@@ -1,5 +1,5 @@
-//! The values of single attributes (RFC 7606 section 7): octets in, value or fault out, nothing about the list they
-//! stand in.
+//! Decoders of single attribute values (RFC 7606 section 7), independent of the attribute list: octets in,
+//! value or error out.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -19,7 +19,7 @@ pub(super) fn number(value: &[u8]) -> Result<u32, Fault> {
     fixed(value).map(u32::from_be_bytes)
 }
 
-/// A whole and non-zero number of items.
+/// Splits a value into items of `N` octets; an error if it is empty or not a multiple of `N`.
 pub(super) fn chunks<const N: usize>(value: &[u8]) -> Result<&[[u8; N]], Fault> {
     match value.as_chunks::<N>() {
         (items, []) if !items.is_empty() => Ok(items),
@@ -31,13 +31,13 @@ pub(super) fn numbers(value: &[u8]) -> Result<Box<[u32]>, Fault> {
     Ok(chunks::<4>(value)?.iter().map(|c| u32::from_be_bytes(*c)).collect())
 }
 
-/// RFC 7606 7.1.
+/// Decodes ORIGIN (RFC 7606 7.1).
 pub(super) fn origin(value: &[u8]) -> Result<Origin, Fault> {
     let [code] = fixed(value)?;
     Origin::from_code(code).ok_or(Withdraw(ErrorCode::INVALID_ORIGIN, "undefined value"))
 }
 
-/// RFC 7606 7.7, RFC 7607.
+/// Decodes AGGREGATOR or AS4_AGGREGATOR (RFC 7606 7.7, RFC 7607).
 pub(super) fn aggregator(value: &[u8], as4: bool) -> Result<Aggregator, Fault> {
     let (asn, id) = match *value {
         [a, b, c, d, ref id @ ..] if as4 && id.len() == 4 => (u32::from_be_bytes([a, b, c, d]), id),
@@ -50,11 +50,11 @@ pub(super) fn aggregator(value: &[u8], as4: bool) -> Result<Aggregator, Fault> {
     Ok(Aggregator { asn, router_id: Ipv4Addr::from(fixed::<4>(id)?) })
 }
 
-/// Above this many items a sorted set finds duplicates faster than comparing each with each; and with 5,000 of them in
-/// an extended message the latter would cost milliseconds. Not a hash set: the peer chooses the items.
+/// Number of items above which duplicates are found with a sorted set. Pairwise comparison of the 5,000 items
+/// of an extended message would take milliseconds. Not a hash set, because the peer chooses the items.
 const FEW: usize = 16;
 
-/// RFC 8092 3, 6.
+/// Decodes large communities without duplicates (RFC 8092 3, 6).
 pub(super) fn large_communities(value: &[u8]) -> Result<Box<[[u32; 3]]>, Fault> {
     let items = chunks::<12>(value)?;
     let mut all: Vec<[u32; 3]> = Vec::with_capacity(items.len());
@@ -72,16 +72,16 @@ pub(super) fn large_communities(value: &[u8]) -> Result<Box<[[u32; 3]]>, Fault> 
     Ok(all.into_boxed_slice())
 }
 
-/// Handling of confederation segments. No session here is inside a confederation.
+/// Handling of confederation segments. This speaker is never a member of a confederation.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Confed {
-    /// RFC 5065 5.
+    /// AS_PATH: malformed (RFC 5065 5).
     Refuse,
-    /// RFC 6793 6.
+    /// AS4_PATH: the segments are removed (RFC 6793 6).
     LeaveOut,
 }
 
-/// RFC 7606 7.2, RFC 5065 5, RFC 7607.
+/// Decodes AS_PATH or AS4_PATH (RFC 7606 7.2, RFC 5065 5, RFC 7607).
 pub(super) fn as_path(value: &[u8], as4: bool, confed: Confed) -> Result<AsPath, &'static str> {
     let mut octets = Vec::with_capacity(if as4 { value.len() } else { value.len() * 2 });
     let mut rest = value;
@@ -121,10 +121,11 @@ pub(super) fn as_path(value: &[u8], as4: bool, confed: Confed) -> Result<AsPath,
     }
 }
 
-/// Next hop of MP_REACH_NLRI in every form that is sent: IPv4; global IPv6; link-local alone; global and link-local;
-/// link-local twice; unspecified and link-local; IPv4-mapped (RFC 4760, RFC 2545, RFC 8950,
-/// draft-ietf-idr-linklocal-capability). `None`: a length that the family does not have. Bits of a link-local address that
-/// are zero on every link (RFC 4291 2.5.6) are read as zero.
+/// Decodes the next hop of MP_REACH_NLRI (RFC 4760, RFC 2545, RFC 8950, draft-ietf-idr-linklocal-capability)
+/// to the next hop and the link-local address. Forms: IPv4; global IPv6; link-local alone; global and
+/// link-local; link-local twice; unspecified and link-local; IPv4-mapped. `None` for a length that the family
+/// does not allow. Bits 32 to 63 of a link-local address, which are zero by definition (RFC 4291 2.5.6), are
+/// cleared.
 pub(super) fn mp_next_hop(
     family: Family,
     octets: &[u8],
@@ -159,11 +160,11 @@ pub(super) fn mp_next_hop(
     }
 }
 
-/// True if this can be the address of a neighbour.
+/// Returns true if the address can be a unicast address of a neighbour.
 pub(super) fn is_host(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(a) => {
-            // 0/8, loopback, multicast and the reserved rest including broadcast.
+            // 0/8, loopback, multicast and the reserved range including broadcast.
             !matches!(a.octets(), [0 | 127 | 224.., ..])
         }
         IpAddr::V6(a) => !a.is_unspecified() && !a.is_loopback() && !a.is_multicast(),
