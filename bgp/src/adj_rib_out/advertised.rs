@@ -1,19 +1,19 @@
-//! The Adj-RIB-Out of a group: for each slot of the table what is announced, in pages, so that a group that announces little
-//! costs little.
+//! Adj-RIB-Out of an update group: the announcement of each table slot, stored in pages, so that a group with
+//! few announcements is small.
 
 use std::sync::Arc;
 
-/// Slots in a page.
+/// Slots per page.
 pub(crate) const PAGE: u32 = if crate::types::TINY { 16 } else { 1024 };
 
-/// Never announced.
+/// State of a slot that was never announced.
 pub(crate) const NEVER: u32 = 0;
-/// Not announced now; lower bits are the number of the gate that withholds it, if one does.
+/// Flag: not announced now; the lower bits are the number of the export gate that withholds it, if any.
 const NOT: u32 = 1 << 31;
-/// Was announced before, so a member that lags may still have to withdraw it.
+/// Flag: announced before, so a lagging member may still have to withdraw it.
 const WAS: u32 = 1 << 30;
 
-/// The state of a slot: 0 is [`NEVER`], small numbers are attribute sets.
+/// State of a slot: [`NEVER`], the number of an attribute set plus 1, or a flag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct State(u32);
 
@@ -22,17 +22,17 @@ impl State {
         Self(out + 1)
     }
 
-    /// Not announced, because of a gate or for another reason.
+    /// Returns the state of a route that is not announced, because of an export gate or for another reason.
     pub(crate) fn withheld(gate: Option<u8>) -> Self {
         Self(gate.map_or(NEVER, |g| NOT | (u32::from(g) + 1)))
     }
 
-    /// The announced attribute set.
+    /// Returns the announced attribute set.
     pub(crate) fn attr_set(self) -> Option<u32> {
         if self.0 & NOT != 0 { None } else { self.0.checked_sub(1) }
     }
 
-    /// The gate that withholds it.
+    /// Returns the export gate that withholds the route.
     pub(crate) fn gate(self) -> Option<u8> {
         if self.0 & NOT == 0 {
             return None;
@@ -40,7 +40,7 @@ impl State {
         u8::try_from((self.0 & !(NOT | WAS)).checked_sub(1)?).ok()
     }
 
-    /// A member that lags has to be sent a withdrawal.
+    /// Returns true if lagging members have to be sent a withdrawal.
     pub(crate) fn was(self) -> bool {
         self.0 & NOT != 0 && self.0 & WAS != 0
     }
@@ -50,7 +50,7 @@ impl State {
         if self.attr_set().is_none() && was { Self(self.0 | NOT | WAS) } else { self }
     }
 
-    /// Equal but for the past.
+    /// Returns true if both states are equal except for past announcements.
     pub(crate) fn same(self, other: Self) -> bool {
         self.attr_set() == other.attr_set() && self.gate() == other.gate()
     }
@@ -62,11 +62,11 @@ pub(crate) struct Page {
     states: Box<[u32]>,
     announced: u16,
     used: u16,
-    /// Rises with each change.
+    /// Changes with each modification.
     pub(crate) version: u32,
 }
 
-/// All slots. Cloning is cheap: pages are shared until they change.
+/// All slots. Cloning is cheap, because unchanged pages are shared.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Advertised {
     pages: Vec<Option<Arc<Page>>>,
@@ -85,14 +85,14 @@ impl Advertised {
         State(page.and_then(|p| p.states.get(item)).copied().unwrap_or(NEVER))
     }
 
-    /// Sets a slot and returns what was there.
+    /// Sets the state of a slot. Returns the previous state.
     pub(crate) fn set(&mut self, slot: u32, state: State) -> State {
         let old = self.get(slot);
         self.put(slot, old, state.after(old));
         old
     }
 
-    /// The slot is given back: forgets its past too.
+    /// Clears a slot that was freed, including its past. Returns the previous state.
     pub(crate) fn clear(&mut self, slot: u32) -> State {
         let old = self.get(slot);
         self.put(slot, old, State(NEVER));
@@ -140,17 +140,17 @@ impl Advertised {
         }
     }
 
-    /// A page with something announced.
+    /// Returns a page that has an announced slot.
     pub(crate) fn page(&self, number: u32) -> Option<&Page> {
         self.pages.get(number as usize)?.as_deref().filter(|p| p.announced > 0)
     }
 
-    /// Slots announced.
+    /// Returns the number of announced slots.
     pub(crate) fn announced(&self) -> u32 {
         self.announced
     }
 
-    /// All slots that are or were announced.
+    /// Iterates over all slots that are or were announced.
     pub(crate) fn traces(&self) -> impl Iterator<Item = u32> {
         let pages = (0u32..).zip(&self.pages).filter_map(|(n, p)| Some((n, p.as_deref()?)));
         pages.flat_map(|(n, page)| {
@@ -166,7 +166,7 @@ impl Advertised {
 }
 
 impl Page {
-    /// Announced slots with their attribute sets. `number` is the page's own.
+    /// Iterates over the announced slots with their attribute sets. `number` is the number of the page.
     pub(crate) fn attr_sets(&self, number: u32) -> impl Iterator<Item = (u32, u32)> {
         (number * PAGE..).zip(&self.states).filter_map(|(slot, s)| Some((slot, State(*s).attr_set()?)))
     }

@@ -1,4 +1,5 @@
-//! The attribute sets that a group announces, each once: one of a source with the changes of export policy.
+//! Attribute sets that an update group announces, each stored once: an attribute set of a source with the
+//! edits of export policy.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -10,27 +11,27 @@ use crate::rib::Shared;
 use crate::rib::index::Index;
 use crate::rib::pool::Pool;
 
-/// All that determines the attributes that are sent.
+/// All inputs of the attributes to send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct AttrSetKey {
-    /// Attribute set of the best path.
+    /// Attribute set of the path.
     pub(crate) attr: u32,
-    /// Source of the best path.
+    /// Source of the path.
     pub(crate) source: u32,
-    /// Number of the changes of policy; 0: none.
+    /// Number of the export policy edits; 0 for none.
     pub(crate) extra: u32,
-    /// [`Source::reflection`](crate::rib::source::Source::reflection) where the path is reflected, else 0.
+    /// [`Source::reflection`](crate::rib::source::Source::reflection) for a reflected path, else 0.
     pub(crate) reflection: u32,
 }
 
 impl AttrSetKey {
-    /// Under the speaker's key: a peer chooses which of the numbers that it was given stay in use.
+    /// Returns the keyed hash: a peer influences which numbers are in use.
     fn hash(self, key: &HashKey) -> u64 {
         key.numbers([u64::from(self.attr) << 32 | u64::from(self.source), u64::from(self.extra)])
     }
 }
 
-/// Changes of export policy: edits, then communities that it adds.
+/// Edits of export policy: attribute changes, then added communities.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub(crate) struct Added {
     pub(crate) edits: Edits,
@@ -42,24 +43,24 @@ pub(crate) struct Added {
 struct Out {
     key: AttrSetKey,
     refs: u32,
-    /// Its attributes exceed what a message of the group can hold.
+    /// True if the attributes exceed the maximum message length of the group.
     oversized: bool,
 }
 
-/// All attribute sets that a group announces, counted by the slots that have them.
+/// All attribute sets that a group announces, reference-counted by slots.
 #[derive(Debug, Clone)]
 pub(crate) struct AttrSets {
     pool: Pool<Out>,
     index: Index,
-    /// The one that was interned last: prefixes that come together mostly have it in common.
+    /// The set interned last: prefixes received together usually share it.
     last: u32,
-    /// The changes of policy, counted by the sets that have them.
+    /// Export policy edits, reference-counted by attribute sets.
     added: slab::Slab<(Added, u32)>,
     added_numbers: HashMap<Added, u32, HashKey>,
 }
 
 impl AttrSets {
-    /// None.
+    /// Creates an empty table.
     pub(crate) fn new(key: HashKey) -> Self {
         Self {
             pool: Pool::default(),
@@ -74,7 +75,7 @@ impl AttrSets {
         key.hash(self.added_numbers.hasher())
     }
 
-    /// The number of these changes of policy. It lasts as long as a set has it.
+    /// Returns the number of these export policy edits. It is valid while an attribute set uses it.
     pub(crate) fn added_number(&mut self, added: Added) -> u32 {
         if added == Added::default() {
             return 0;
@@ -102,7 +103,7 @@ impl AttrSets {
         }
     }
 
-    /// The number of a set, counted once more; `oversized` is called once for a new one.
+    /// Interns a set and adds a reference. Returns its number. `oversized` is called once per new set.
     pub(crate) fn intern(
         &mut self,
         key: AttrSetKey,
@@ -138,7 +139,7 @@ impl AttrSets {
         id
     }
 
-    /// One slot fewer has it.
+    /// Releases a reference of a slot.
     pub(crate) fn release(&mut self, id: u32, shared: &mut Shared) {
         let Some(out) = self.pool.get_mut(id) else { return };
         out.refs = out.refs.saturating_sub(1);
@@ -152,7 +153,7 @@ impl AttrSets {
         }
     }
 
-    /// All are dropped with their group.
+    /// Releases all sets when the group is removed.
     pub(crate) fn release_all(&mut self, shared: &mut Shared) {
         for (_, out) in self.pool.iter().filter(|(_, o)| o.refs > 0) {
             shared.attrs.release(out.key.attr, &mut shared.next_hops);
@@ -168,12 +169,12 @@ impl AttrSets {
         self.pool.get(id).is_some_and(|o| o.oversized)
     }
 
-    /// How many slots have routes of this source.
+    /// Returns the number of slots with routes of this source.
     pub(crate) fn of_source(&self, source: u32) -> u32 {
         self.pool.iter().filter(|(_, o)| o.refs > 0 && o.key.source == source).map(|(_, o)| o.refs).sum()
     }
 
-    /// How many slots have routes of each source.
+    /// Returns the number of slots with routes of each source.
     pub(crate) fn by_source(&self) -> BTreeMap<u32, u32> {
         let mut all = BTreeMap::new();
         for (_, out) in self.pool.iter().filter(|(_, o)| o.refs > 0) {

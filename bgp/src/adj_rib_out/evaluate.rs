@@ -1,4 +1,5 @@
-//! How a group follows the table: evaluation, its Adj-RIB-Out, new segments, and what happens when the log was faster.
+//! Evaluation of export by an update group: it follows the table's log, updates its Adj-RIB-Out, encodes
+//! segments, and recovers when the log has overtaken it.
 
 use std::sync::Arc;
 
@@ -20,7 +21,8 @@ impl Group {
         let number = self.build.next;
         for slot in number * PAGE..(number + 1) * PAGE {
             let Some(entry) = table.entry(slot).filter(|e| e.is_live()) else { continue };
-            // What changed behind the front comes through the log, or members in step would not be sent it.
+            // Changes after the front arrive through the log. If they were evaluated here, members in step
+            // would miss them.
             let wanted = !table.changed_since(entry, self.front)
                 && ((self.unbuilt.0..self.unbuilt.1).contains(&number)
                     || self.build.since.is_some_and(|since| table.changed_since(entry, since))
@@ -38,13 +40,13 @@ impl Group {
         self.unbuilt.0 = self.unbuilt.0.max(self.build.next);
     }
 
-    /// The path of an entry that the group may announce.
+    /// Returns the path of an entry that the group may announce.
     #[inline]
     pub(crate) fn path<A: Key>(&self, shared: &Shared, table: &Table<A>, entry: &Entry<A>) -> Option<Path> {
         if self.key.plane == 0 { entry.best() } else { nth(shared, table, entry, self.key.plane) }
     }
 
-    /// Evaluates export for an entry. An announced attribute set is counted once more.
+    /// Evaluates export for an entry. An announced attribute set gets another reference.
     fn evaluate<A: Key>(&mut self, shared: &mut Shared, table: &Table<A>, entry: &Entry<A>) -> State {
         let Some(path) = self.path(shared, table, entry) else { return State::withheld(None) };
         if self.sole == Some(path.source) {
@@ -81,7 +83,8 @@ impl Group {
         u8::try_from(at).unwrap_or(u8::MAX)
     }
 
-    /// Sets a slot to a state from [`Group::evaluate`]; returns what was announced before, if that differs.
+    /// Sets the state of a slot, as returned by [`Group::evaluate`]. Returns the previous announcement if the
+    /// announcement changed.
     fn set(&mut self, shared: &mut Shared, slot: u32, state: State) -> Option<Option<AttrSetKey>> {
         let old = self.advertised.get(slot);
         if let Some(gate) = state.gate().and_then(|g| self.gates.get_mut(usize::from(g))) {
@@ -97,7 +100,7 @@ impl Group {
         (old.attr_set() != state.attr_set()).then_some(before)
     }
 
-    /// A state is no longer counted.
+    /// Releases the references and counts of a state.
     pub(super) fn drop_state(&mut self, shared: &mut Shared, state: State) {
         if let Some(out) = state.attr_set() {
             self.attr_sets.release(out, shared);
@@ -107,7 +110,7 @@ impl Group {
         }
     }
 
-    /// True if export of this entry would now give something else than what is announced.
+    /// Returns true if export of this entry now gives a result other than the announced one.
     pub(crate) fn differs<A: Key>(&mut self, shared: &mut Shared, table: &Table<A>, slot: u32) -> bool {
         let Some(entry) = table.entry(slot) else { return false };
         let state = self.evaluate(shared, table, entry);
@@ -118,7 +121,7 @@ impl Group {
         differs
     }
 
-    /// Follows the log by one slice; true when there is a new segment.
+    /// Follows the log by one slice. Returns true if there is a new segment.
     pub(crate) fn advance<A: Key>(&mut self, shared: &mut Shared, table: &Table<A>) -> bool {
         let from = self.front;
         let to = table.log.head().min(from + SLICE);
@@ -161,7 +164,7 @@ impl Group {
         true
     }
 
-    /// Drops the oldest segments until at most `bytes` are left, but never the newest unless all are to go.
+    /// Drops the oldest segments until at most `bytes` are left. The newest one is kept unless `bytes` is 0.
     pub(super) fn drop_ring(&mut self, bytes: usize) {
         while self.ring_bytes > bytes && (self.ring.len() > 1 || bytes == 0) {
             let Some(segment) = self.ring.pop_front() else { break };
@@ -171,7 +174,8 @@ impl Group {
         }
     }
 
-    /// The log lost changes that the group has not seen: it looks for them in the table, as far as it has to.
+    /// Recovers from changes that left the log before the group evaluated them: it finds them by a scan of
+    /// the table.
     fn overrun<A: Key>(&mut self, table: &Table<A>) {
         let since = self.front.min(self.unbuilt_since().unwrap_or(u64::MAX));
         let only = self.build.only.filter(|_| self.build.next < self.build.end);
@@ -186,8 +190,8 @@ impl Group {
         self.resync_since(table, since);
     }
 
-    /// Entries that changed since this position will be evaluated again, so all members have to be sent it, also those that
-    /// were once: the answer of policy may be another now.
+    /// Schedules all members for entries that changed since this position, which are evaluated again. Members
+    /// that were sent them before are included, because the result of policy may differ now.
     pub(super) fn resync_since<A: Key>(&mut self, table: &Table<A>, since: u64) {
         let fresh = self.all_pages(table);
         for member in self.members.values_mut() {
@@ -200,7 +204,8 @@ impl Group {
         }
     }
 
-    /// Looks whether the log has left the group behind; its idle members then have to be woken.
+    /// Checks if the log has overtaken the group. Returns true if so; the caller has to wake the idle
+    /// members.
     pub(crate) fn check_overrun<A: Key>(&mut self, table: &Table<A>) -> bool {
         let overrun = self.front < table.log.base();
         if overrun {

@@ -1,4 +1,4 @@
-//! Export: which best paths are announced to a group, and with which attributes.
+//! Export: selects the paths that are announced to an update group, and computes their attributes.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -15,43 +15,43 @@ use crate::role;
 use crate::types::Family;
 use crate::wire::{Families, Negotiated, Role, UpdateTemplate};
 
-/// LOCAL_PREF towards iBGP peers of routes that have none.
+/// LOCAL_PREF towards iBGP peers of routes without the attribute.
 const LOCAL_PREF: u32 = 100;
 
-/// All that UPDATEs depend on: peers with equal keys share a group.
+/// All parameters that UPDATEs depend on: peers with equal keys share an update group.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct GroupKey {
     pub(crate) family: Family,
-    /// Negotiated parameters that change UPDATEs of this family.
+    /// Negotiated parameters that affect UPDATEs of this family.
     pub(crate) session: Negotiated,
     pub(crate) asn: u32,
     pub(crate) local_asn: u32,
-    /// The peers are reflector clients of ours in this cluster.
+    /// Cluster id if the peers are reflector clients of this speaker.
     pub(crate) client: Option<u32>,
     pub(crate) next_hop: NextHopMode,
-    /// Announcements before maintenance (RFC 8326).
+    /// Graceful shutdown mode (RFC 8326).
     pub(crate) drain: Drain,
-    /// The peers have the capability of long-lived graceful restart (RFC 9494).
+    /// True if the peers have the LLGR capability (RFC 9494).
     pub(crate) long_lived: bool,
-    /// Our next hop for routes of this family; `None`: we have none.
+    /// Next hop of this speaker for routes of the family. `None`: no usable address.
     pub(crate) own: Option<ScopedAddr>,
     pub(crate) class: u64,
-    /// Ours on these eBGP sessions.
+    /// Local role on these eBGP sessions.
     pub(crate) role: Option<Role>,
-    /// eBGP without a policy: nothing is sent (RFC 8212).
+    /// True for eBGP peers without policy, to which nothing is sent (RFC 8212).
     pub(crate) closed: bool,
-    /// The place of the paths that are announced in the order of the decision process, from 0 (RFC 7911).
+    /// Position of the announced paths in the order of the decision process, from 0 (RFC 7911).
     pub(crate) plane: u8,
 }
 
 impl GroupKey {
-    /// The path identifier that is sent, where the session has them.
+    /// Returns the path identifier to send. `None` if the session does not use path identifiers.
     pub(crate) fn path_id(&self) -> Option<u32> {
         let sends = self.session.add_path_send.contains(self.family);
         sends.then(|| u32::from(self.plane) + 1)
     }
 
-    /// `session` without what does not concern sending routes of this family.
+    /// Returns `session` without the parameters that do not affect UPDATEs of this family.
     pub(crate) fn normalise(session: &Negotiated, family: Family) -> Negotiated {
         let only = Families::NONE.with(family);
         Negotiated {
@@ -65,25 +65,25 @@ impl GroupKey {
     }
 }
 
-/// The group as policy sees it: its first member.
+/// Identity of the group for policy: its first member.
 #[derive(Debug, Clone)]
 pub(crate) struct Representative {
     pub(crate) id: PeerId,
     pub(crate) name: std::sync::Arc<str>,
 }
 
-/// The answer about one best path.
+/// Result of export for one path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// Announce it with these changes.
+    /// Announce the path with these edits.
     Announce(Added),
-    /// This gate of policy withholds it.
+    /// An export gate of policy withholds the path.
     Gate(&'static str),
-    /// The protocol forbids it.
+    /// The protocol prohibits the announcement.
     No,
 }
 
-/// Notes each check of [`verdict`] for an explanation.
+/// Receives each check of [`verdict`] for an explanation.
 pub(crate) type Recorder<'r> = Option<&'r mut Vec<ExportStep>>;
 
 fn note(
@@ -98,7 +98,7 @@ fn note(
     pass
 }
 
-/// Decides if this best path goes to this group. `kind` is that of a local route.
+/// Decides if a path is announced to this group. `kind`: type of a local route.
 pub(crate) fn verdict(
     shared: &Shared,
     key: &GroupKey,
@@ -142,7 +142,7 @@ pub(crate) fn verdict(
         return Verdict::No;
     }
     let stale = !local && attributes.has_community(community::LLGR_STALE);
-    // RFC 9494 4.3 and 4.6.
+    // RFC 9494 4.3 and 4.6: long-lived stale routes only to peers with the capability, or inside the AS.
     if !note(r, "long-lived", !stale || key.long_lived || !key.session.ebgp, || {
         match (stale, key.long_lived, key.session.ebgp) {
             (false, ..) => "not long-lived stale",
@@ -204,7 +204,7 @@ pub(crate) fn verdict(
     })
 }
 
-/// The community that forbids to announce this (RFC 1997).
+/// Returns the well-known community that prohibits the announcement (RFC 1997).
 fn well_known(attributes: &Attributes, ebgp: bool) -> Option<&'static str> {
     if attributes.communities.is_empty() {
         return None;
@@ -217,18 +217,19 @@ fn well_known(attributes: &Attributes, ebgp: bool) -> Option<&'static str> {
     (ebgp && confined).then_some("NO_EXPORT")
 }
 
-/// True if the path came by iBGP and goes to iBGP.
+/// Returns true if the path was learned by iBGP and the group is iBGP.
 fn is_reflected(shared: &Shared, key: &GroupKey, source: u32) -> bool {
     !key.session.ebgp && shared.sources.get(source).is_some_and(|s| !s.ebgp())
 }
 
-/// Changes when reflection adds other attributes than before, although the path is the same.
+/// Returns the reflection counter of the source: it changes when reflection adds other attributes to the same
+/// path.
 pub(crate) fn reflection(shared: &Shared, key: &GroupKey, source: u32) -> u32 {
     let source = shared.sources.get(source).filter(|s| !key.session.ebgp && !s.ebgp());
     source.map_or(0, |s| s.reflection)
 }
 
-/// RFC 4271 9.2, RFC 4456 6: between iBGP peers only from or to clients.
+/// Returns true unless both ends are iBGP and neither is a reflector client (RFC 4271 9.2, RFC 4456 6).
 fn may_pass_on(shared: &Shared, key: &GroupKey, source: u32) -> bool {
     !is_reflected(shared, key, source)
         || key.client.is_some()
@@ -243,7 +244,7 @@ fn reflection_text(shared: &Shared, key: &GroupKey, source: u32) -> String {
         .into()
 }
 
-/// The next hop that is sent; `None` when there is none that fits.
+/// Returns the next hop to send. `None` if no suitable one exists.
 fn next_hop(shared: &Shared, key: &GroupKey, source: u32, attributes: &Attributes) -> Option<ScopedAddr> {
     let keep = source != LOCAL
         && match key.next_hop {
@@ -257,12 +258,12 @@ fn next_hop(shared: &Shared, key: &GroupKey, source: u32, attributes: &Attribute
     fits(key, attributes.next_hop).then_some(attributes.next_hop)
 }
 
-/// True if routes of this group can have this next hop (RFC 4760 3, RFC 8950 3).
+/// Returns true if routes of this group can have this next hop (RFC 4760 3, RFC 8950 3).
 fn fits(key: &GroupKey, hop: ScopedAddr) -> bool {
     match (key.family, hop.addr()) {
         (Family::Ipv4Unicast, IpAddr::V4(_)) => true,
         (Family::Ipv4Unicast, IpAddr::V6(hop)) => key.session.ext_nexthop && !is_link_local(hop),
-        // A link-local address means nothing beyond its link.
+        // A link-local address is meaningless beyond its link.
         (Family::Ipv6Unicast, IpAddr::V6(hop)) => !is_link_local(hop),
         (Family::Ipv6Unicast, IpAddr::V4(_)) => false,
     }
@@ -272,7 +273,7 @@ fn is_link_local(address: Ipv6Addr) -> bool {
     address.is_unicast_link_local()
 }
 
-/// The attributes that are sent for an out of the group.
+/// Returns the attributes to send for an attribute set of the group.
 pub(crate) fn attributes(
     shared: &Shared,
     key: &GroupKey,
@@ -288,7 +289,7 @@ pub(crate) fn attributes(
     };
     a.link_local = None;
     if key.session.ebgp {
-        // Before policy, which may have some of its own for the neighbour.
+        // Removed before policy, which may add non-transitive ones for the neighbour.
         a.drop_non_transitive();
     }
     if let Some(added) = added {
@@ -297,7 +298,7 @@ pub(crate) fn attributes(
     if key.session.ebgp {
         a.as_path = a.as_path.prepend(key.local_asn, 1);
         a.local_pref = None;
-        // RFC 4271 5.1.4: a MED does not go on to other ASes, but one of our own may.
+        // RFC 4271 5.1.4: a received MED is not sent to other ASes; a MED set by policy is.
         if !added.is_some_and(|a| a.edits.touch_med()) {
             a.med = None;
         }
@@ -318,12 +319,12 @@ pub(crate) fn attributes(
         }
     }
     if key.drain == Drain::Announce {
-        // RFC 8326 4.1; inside the AS the preference says the same to those who do not know the community.
+        // RFC 8326 4.1. Inside the AS, LOCAL_PREF 0 has the same effect on routers that ignore the community.
         a.add_communities(&[community::GRACEFUL_SHUTDOWN]);
         a.local_pref = a.local_pref.map(|_| 0);
     }
     if out.source != LOCAL && received.has_community(community::LLGR_STALE) {
-        // Whatever policy did, it is not removed (RFC 9494 4.3).
+        // RFC 9494 4.3: policy must not remove LLGR_STALE.
         a.add_communities(&[community::LLGR_STALE]);
         if !key.session.ebgp && !key.long_lived {
             a.add_communities(&[community::NO_EXPORT]);
@@ -337,7 +338,7 @@ pub(crate) fn attributes(
     Some(a)
 }
 
-/// True if no message of the session can hold these attributes and a prefix.
+/// Returns true if no message of the session can hold these attributes and one prefix.
 pub(crate) fn is_oversized(shared: &Shared, key: &GroupKey, out: AttrSetKey, added: Option<&Added>) -> bool {
     let Some(a) = shared.attrs.attributes(out.attr) else { return true };
     let opaque: usize = a.opaque().iter().map(|o| o.value.len() + 4).sum();
@@ -346,7 +347,7 @@ pub(crate) fn is_oversized(shared: &Shared, key: &GroupKey, out: AttrSetKey, add
         + a.large_communities.len() * 12
         + a.ext_communities().len() * 8
         + opaque;
-    // Far from the limit, as nearly all are, there is no need to encode them to know.
+    // Nearly all sets are far below the limit and need not be encoded to find out.
     let growth = added.map_or(0, |a| a.edits.growth() + a.communities.len() * 4 + a.large.len() * 12);
     if roughly + growth < 3500 {
         return false;

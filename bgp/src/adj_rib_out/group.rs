@@ -1,4 +1,4 @@
-//! An update group: what it holds, who is in it and who rests.
+//! An update group: its Adj-RIB-Out, its members and their idle list.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,12 +14,12 @@ use crate::rib::Shared;
 use crate::rib::entry::Key;
 use crate::rib::table::Table;
 
-/// Log positions that one segment covers at most.
+/// Maximum number of log positions per segment.
 pub(super) const SLICE: u64 = if crate::types::TINY { 8 } else { 2048 };
-/// Octets of segments that are kept for members that have not taken them.
+/// Maximum octets of segments kept for members that have not taken them.
 pub(super) const RING_BYTES: usize = if crate::types::TINY { 300 } else { 512 * 1024 };
 
-/// Peers that are sent the same.
+/// An update group: peers that are sent the same routes.
 #[derive(Debug, Clone)]
 pub(crate) struct Group {
     pub(crate) key: GroupKey,
@@ -27,36 +27,39 @@ pub(crate) struct Group {
     pub(crate) advertised: Advertised,
     pub(crate) attr_sets: AttrSets,
     pub(super) gates: Vec<(&'static str, u64)>,
-    /// The Adj-RIB-Out stands at this position of the log.
+    /// Log position that the Adj-RIB-Out corresponds to.
     pub(super) front: u64,
     pub(super) build: Build,
-    /// Pages from the first on to below the second were there before the group and have not been evaluated yet. All others
-    /// were, or came through the log.
+    /// Range of pages (end exclusive) that existed before the group and have not been evaluated yet. All
+    /// others were evaluated, or arrive through the log.
     pub(super) unbuilt: (u32, u32),
-    /// The group has one member, whose own routes are not even looked at.
+    /// The only member of the group, whose own routes are not evaluated. `None` with several members.
     pub(super) sole: Option<u32>,
     pub(super) ring: VecDeque<Arc<Segment>>,
-    /// Number of the first segment of the ring.
+    /// Number of the first segment in the ring.
     pub(super) ring_first: u64,
-    /// The ring holds all that was sent from this position on.
+    /// The ring has all output from this log position on.
     pub(super) ring_from: u64,
     pub(super) ring_bytes: usize,
     pub(super) encoded: VecDeque<(u32, u32, Arc<Segment>)>,
     pub(super) members: FxHashMap<u32, Member>,
     pub(super) idle: Vec<u32>,
-    /// A segment was made that idle members have not been woken for.
+    /// A segment was encoded for which idle members have not been woken yet.
     pub(super) fresh: bool,
 }
 
-/// Filling the Adj-RIB-Out, page by page, as members ask for it. What was evaluated before is evaluated again only where a
-/// member is sure to be sent the outcome: members in step are sent a slot through the log alone.
+/// Progress of filling the Adj-RIB-Out, page by page as members request it. A slot that was evaluated before
+/// is evaluated again only if a member is certain to be sent the result: members in step receive changes
+/// through the log alone.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Build {
     pub(super) next: u32,
     pub(super) end: u32,
-    /// Of pages that were built, what changed since this position: the front could not follow the log.
+    /// Evaluate slots of built pages again if they changed since this log position, because the group could
+    /// not follow the log.
     pub(super) since: Option<u64>,
-    /// Of pages that were built, from this one on the routes of this source: they were left out.
+    /// Evaluate routes of this source again in built pages from this page on, because they were left out
+    /// before.
     pub(super) only: Option<(u32, u32)>,
 }
 
@@ -84,7 +87,8 @@ impl Group {
         }
     }
 
-    /// Adds a member. `previous`: what it was sent in another group of this session, up to that log position.
+    /// Adds a member. `previous`: routes sent through another group in the same session, up to that log
+    /// position.
     pub(crate) fn join<A: Key>(
         &mut self,
         table: &Table<A>,
@@ -116,12 +120,12 @@ impl Group {
         Pages { next: 0, end: pages(table), all: true, since: None, resume: self.front }
     }
 
-    /// The position since which a build that is under way looks for changes.
+    /// Returns the log position from which a running build looks for changes.
     pub(super) fn unbuilt_since(&self) -> Option<u64> {
         self.build.since.filter(|_| self.build.next < self.build.end)
     }
 
-    /// Removes a member; returns what it was sent.
+    /// Removes a member. Returns the routes sent to it.
     pub(crate) fn leave(&mut self, member: u32) -> Option<(Advertised, u64, EndOfRib)> {
         let gone = self.members.remove(&member)?;
         if gone.idle {
@@ -129,7 +133,7 @@ impl Group {
         }
         let synced = if gone.idle { self.front } else { gone.synced };
         let mut advertised = self.advertised.clone();
-        // A member whose change of group was still under way was sent parts of both.
+        // A member whose change of groups was incomplete had been sent routes of both groups.
         for slot in gone.previous.iter().flat_map(Advertised::traces) {
             if advertised.get(slot).attr_set().is_none() {
                 advertised.set(slot, State::announced(0));
@@ -146,7 +150,7 @@ impl Group {
         self.members.get(&member)
     }
 
-    /// Everything has to be sent to this member again.
+    /// Schedules all routes of the group for this member again.
     pub(crate) fn resend<A: Key>(&mut self, table: &Table<A>, member: u32) {
         let mut pages = self.all_pages(table);
         self.wake(member);
@@ -155,7 +159,7 @@ impl Group {
                 Mode::Pages(old) => Some(old.since.unwrap_or(old.resume)),
                 Mode::Ring(_) | Mode::Log(_) => Some(member.synced),
             };
-            // Up to date members share their pages.
+            // Members that are up to date share encoded pages.
             pages.since = pages.since.filter(|since| *since < pages.resume);
             member.mode = Mode::Pages(pages);
         }
@@ -171,12 +175,12 @@ impl Group {
         }
     }
 
-    /// True if some member waits for changes.
+    /// Returns true if a member waits for changes.
     pub(crate) fn has_idle(&self) -> bool {
         !self.idle.is_empty()
     }
 
-    /// True if all members were sent everything.
+    /// Returns true if all members are up to date.
     pub(crate) fn all_idle(&self) -> bool {
         self.idle.len() == self.members.len()
     }
@@ -185,18 +189,18 @@ impl Group {
         self.front < table.log.head()
     }
 
-    /// True if a segment was made since the last call.
+    /// Returns true if a segment was encoded since the last call.
     pub(crate) fn take_fresh(&mut self) -> bool {
         std::mem::take(&mut self.fresh)
     }
 
-    /// Takes all idle members: the newest segment is for them.
+    /// Wakes all idle members for the newest segment.
     pub(crate) fn wake_for_segment(&mut self, each: impl FnMut(u32)) {
         let synced = self.ring.back().map(|s| s.from);
         self.wake_all(synced, each);
     }
 
-    /// Takes all idle members, which were sent all below `synced` (`None`: as noted).
+    /// Wakes all idle members. `synced`: log position up to which they are up to date; `None`: as recorded.
     pub(crate) fn wake_all(&mut self, synced: Option<u64>, mut each: impl FnMut(u32)) {
         for member in std::mem::take(&mut self.idle) {
             if let Some(m) = self.members.get_mut(&member) {
@@ -207,12 +211,12 @@ impl Group {
         }
     }
 
-    /// The log position of the Adj-RIB-Out.
+    /// Returns the log position that the Adj-RIB-Out corresponds to.
     pub(crate) fn front(&self) -> u64 {
         self.front
     }
 
-    /// The oldest log position that some member or the group still needs.
+    /// Returns the oldest log position that a member or the group still needs.
     pub(crate) fn needs(&self) -> u64 {
         let floor = self.front.min(self.unbuilt_since().unwrap_or(u64::MAX));
         if self.idle.len() == self.members.len() {
@@ -221,7 +225,7 @@ impl Group {
         self.members.values().filter(|m| !m.idle).map(|m| m.synced).min().unwrap_or(floor).min(floor)
     }
 
-    /// A slot was given back.
+    /// Clears the slot of a freed table entry.
     pub(crate) fn forget(&mut self, shared: &mut Shared, slot: u32) {
         let old = self.advertised.clear(slot);
         self.drop_state(shared, old);
@@ -231,12 +235,13 @@ impl Group {
         self.attr_sets.release_all(shared);
     }
 
-    /// Best paths that policy withholds, by gate.
+    /// Returns the number of paths that policy withholds, by export gate.
     pub(crate) fn withheld(&self) -> &[(&'static str, u64)] {
         &self.gates
     }
 
-    /// Prefixes announced to this member.
+    /// Returns the number of prefixes announced to this member. `own`: number of its own routes, which are
+    /// not sent to it.
     pub(crate) fn advertised_count(&self, member: u32, own: u32) -> u32 {
         if self.members.contains_key(&member) { self.advertised.announced().saturating_sub(own) } else { 0 }
     }
@@ -254,7 +259,7 @@ impl Group {
     }
 }
 
-/// Pages that the slots of the table fill.
+/// Returns the number of pages for all slots of the table.
 pub(super) fn pages<A: Key>(table: &Table<A>) -> u32 {
     table.limit().div_ceil(PAGE)
 }

@@ -1,31 +1,31 @@
-//! A member of a group: how much of the log it has been sent.
+//! A member of an update group: its position in log and Adj-RIB-Out.
 
 use std::sync::Arc;
 
 use super::advertised::Advertised;
 use super::segment::Segment;
 
-/// Where a member takes its next bytes from.
+/// Source of a member's next output.
 #[derive(Debug, Clone)]
 pub(crate) enum Mode {
-    /// From the pages of the Adj-RIB-Out, one after the other.
+    /// A pass over the pages of the Adj-RIB-Out.
     Pages(Pages),
-    /// Alone from the log at this position, with the current Adj-RIB-Out.
+    /// The log from this position on, encoded for this member alone.
     Log(u64),
-    /// In step: the next shared segment is this one.
+    /// In step: the shared segment with this number.
     Ring(u64),
 }
 
-/// A pass over the pages.
+/// A pass over the pages of the Adj-RIB-Out.
 #[derive(Debug, Clone)]
 pub(crate) struct Pages {
     pub(crate) next: u32,
     pub(crate) end: u32,
-    /// All that is announced, not only what changed.
+    /// True to send all announced routes, false to send changes only.
     pub(crate) all: bool,
-    /// Entries that changed at this log position or later may have to be withdrawn; `None`: none can have to be.
+    /// Entries that changed at this log position or later may have to be withdrawn. `None`: no withdrawals.
     pub(crate) since: Option<u64>,
-    /// Where in the log it goes on.
+    /// Log position at which the member continues after the pass.
     pub(crate) resume: u64,
 }
 
@@ -36,30 +36,30 @@ pub(crate) enum EndOfRib {
     Sent,
 }
 
-/// A member.
+/// A member of an update group.
 #[derive(Debug, Clone)]
 pub(crate) struct Member {
     pub(crate) mode: Mode,
-    /// What it was sent in another group before: of it, what is no longer announced has to be withdrawn.
+    /// Routes sent through the previous group; those not announced any more have to be withdrawn.
     pub(crate) previous: Option<Advertised>,
-    /// It has been sent all changes below this log position.
+    /// Log position up to which the member has been sent all changes.
     pub(crate) synced: u64,
     pub(crate) end_of_rib: EndOfRib,
-    /// It was sent all there is: it is in the idle list of its group.
+    /// True if the member is up to date and in the idle list of its group.
     pub(crate) idle: bool,
 }
 
-/// The next thing of [`Group::produce`](super::group::Group::produce) for a member.
+/// Output of [`Group::produce`](super::group::Group::produce) for a member.
 #[derive(Debug, Clone)]
 pub(crate) enum Produced {
-    /// Messages.
+    /// Encoded messages.
     Segment(Arc<Segment>),
-    /// A pass over everything that is announced came to its end.
+    /// End of a pass over all announced routes.
     PassComplete,
-    /// End-of-RIB, once in a session.
+    /// End-of-RIB, once per session.
     EndOfRib,
-    /// Nothing yet, but there is more to look at.
+    /// No output in this call, but more work is left.
     Working,
-    /// Nothing waits.
+    /// No output until the next change.
     Idle,
 }

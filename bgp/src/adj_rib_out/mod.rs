@@ -1,20 +1,21 @@
-//! Adj-RIB-Out: update groups, the routes each announces and the messages their members share.
+//! Adj-RIB-Out: update groups, the routes that each announces, and the encoded messages that its members
+//! share.
 //!
-//! Peers whose UPDATEs would be equal share a [`group::Group`]: one Adj-RIB-Out ([`advertised`]) and one encoding ([`segment`]).
-//! A group follows the table's log ([`evaluate`]): [`group::Group::advance`] asks [`export`] about each changed prefix, writes
-//! the outcome to the Adj-RIB-Out and encodes the differences into a segment, once. Members are served ([`produce`]) segments
-//! from a short ring. One that cannot keep up loses its place in the ring and is then served alone from log and
-//! Adj-RIB-Out, and one that lags further than the log reaches by a walk over the table ([`member`]). Nothing is encoded
-//! before some member can take it.
+//! Peers with equal UPDATEs share a [`group::Group`]: one Adj-RIB-Out ([`advertised`]) and one encoding
+//! ([`segment`]). A group follows the log of the table ([`evaluate`]): [`group::Group::advance`] evaluates
+//! [`export`] for each changed prefix, stores the result in the Adj-RIB-Out and encodes the differences once,
+//! as a segment. Members receive ([`produce`]) segments from a short ring. A member that cannot keep up
+//! leaves the ring and is served separately from log and Adj-RIB-Out; one that lags further than the log
+//! reaches is served by a scan of the table ([`member`]). Nothing is encoded before a member can take it.
 //!
-//! Split horizon is the one difference between members: each message of a segment carries routes of one source, and its
-//! own member leaves it out.
+//! Split horizon is the only difference between members: each message of a segment has routes of one source,
+//! and is not sent to that source.
 //!
-//! Where several paths of a prefix are announced (RFC 7911) a peer is a member of one group for each: the group of a plane
-//! announces the path at that place in the order of the decision process, with the place as path identifier. All else is
-//! the same code. The table logs changes of other than best paths only while there are such groups.
+//! With add-path (RFC 7911) a peer is a member of one group per path. The group of a plane announces the path
+//! at that position in the order of the decision process, with the position as path identifier; all other
+//! code is the same. The table logs changes of paths other than the best one only while such groups exist.
 //!
-//! Not here: timers, sockets, and the choice of groups for a session.
+//! Timers, sockets and the assignment of sessions to groups are not part of this module.
 
 pub(crate) mod advertised;
 pub(crate) mod attr_sets;

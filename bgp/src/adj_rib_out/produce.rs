@@ -1,4 +1,4 @@
-//! How a group serves its members: the next thing for each, from the shared ring, from the log or page by page.
+//! Output of an update group for its members: from the shared ring, from the log, or page by page.
 
 use std::sync::Arc;
 
@@ -13,13 +13,14 @@ use crate::rib::entry::Key;
 use crate::rib::source::LOCAL;
 use crate::rib::table::Table;
 
-/// Encoded pages that are kept for members that join.
+/// Maximum number of encoded pages kept for joining members.
 const PAGES_KEPT: usize = 32;
-/// Pages that one call looks at without finding anything to send.
+/// Maximum number of pages visited per call without output.
 const PAGES_LOOKED_AT: u32 = 256;
 
 impl Group {
-    /// The next thing for a member of a group that the log has not left behind. Each call does a bounded amount of work.
+    /// Returns the next output for a member. The group must not have been overtaken by the log. Each call
+    /// does a bounded amount of work.
     pub(crate) fn produce<A: Key>(
         &mut self,
         shared: &mut Shared,
@@ -62,7 +63,7 @@ impl Group {
         }
     }
 
-    /// The member was sent all: End-of-RIB if it is due, else it is idle.
+    /// Handles a member that is up to date: returns End-of-RIB if due, else marks it as idle.
     fn rest(&mut self, member: u32, end_of_rib_after: Option<u64>) -> Produced {
         let front = self.front;
         let Some(m) = self.members.get_mut(&member) else { return Produced::Idle };
@@ -87,7 +88,7 @@ impl Group {
         }
     }
 
-    /// Where a member goes on that was sent all below this position.
+    /// Sets the mode of a member that has been sent all changes below this log position.
     fn settle(&mut self, member: u32, synced: u64) {
         let ring_end = self.ring_first + self.ring.len() as u64;
         let mode = if synced >= self.front {
@@ -113,7 +114,8 @@ impl Group {
     ) -> Produced {
         let changed_group = self.members.get(&member).is_some_and(|m| m.previous.is_some());
         if changed_group && self.is_behind(table) {
-            // What the group has yet to see would look as if it were not announced here, and be withdrawn for a moment.
+            // Routes that the group has not evaluated yet would look unannounced and be withdrawn for a
+            // moment.
             self.advance(shared, table);
             return Produced::Working;
         }
@@ -123,7 +125,7 @@ impl Group {
         while pages.next < stop {
             let number = pages.next;
             if self.build.next <= number && self.build.next < self.build.end {
-                // Building a page costs a thousand questions to policy.
+                // Building a page evaluates export policy about a thousand times.
                 if built == 8 {
                     break;
                 }
@@ -153,7 +155,7 @@ impl Group {
         if pages.all { Produced::PassComplete } else { Produced::Working }
     }
 
-    /// The announcements of a page, for all members that ask for it before it changes.
+    /// Encodes the announcements of a page, shared by all members that request it before it changes.
     fn encode_page<A: Key>(
         &mut self,
         shared: &Shared,
@@ -176,7 +178,7 @@ impl Group {
         Some(segment)
     }
 
-    /// The changes of a page that one member has to be sent.
+    /// Encodes the part of a page that one member has to be sent.
     fn encode_for<A: Key>(
         &self,
         shared: &Shared,
@@ -212,7 +214,7 @@ impl Group {
         self.finish(shared, table, changes)
     }
 
-    /// Notes the state of a changed slot for one member.
+    /// Appends the change of a slot for one member.
     fn push_change(&self, changes: &mut Changes, member: u32, slot: u32) {
         let state = self.advertised.get(slot);
         match state.attr_set() {
@@ -238,7 +240,8 @@ impl Group {
         for position in at..end {
             let Some(slot) = table.log.get(position) else { continue };
             let Some(entry) = table.entry(slot) else { continue };
-            // A slot that changed again is sent then, unless the group has yet to see it: it may find the outcome to be the same.
+            // A slot that changed again later is sent then, unless the group has not evaluated that change
+            // yet: the result may turn out equal.
             let unseen = table.changed_since(entry, self.front) && again.insert(slot);
             if unseen || table.is_newest(entry, position) {
                 self.push_change(&mut changes, member, slot);

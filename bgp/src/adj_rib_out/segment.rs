@@ -1,4 +1,4 @@
-//! Bytes that the members of a group share.
+//! Encoded messages that the members of an update group share.
 
 use std::sync::Arc;
 
@@ -10,21 +10,22 @@ use crate::rib::source::LOCAL;
 use crate::rib::table::Table;
 use crate::wire::{self, UpdateTemplate};
 
-/// Whole messages, encoded once.
+/// A sequence of whole messages, encoded once.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Segment {
     bytes: Vec<u8>,
     messages: Vec<Message>,
-    /// Members whose own routes are in it, sorted.
+    /// Members with routes of their own in the segment, sorted.
     sources: Vec<u32>,
-    /// Further messages for single members: withdrawals of routes that have become their own.
+    /// Additional messages for single members: withdrawals of routes whose best path is now their own.
     private: Vec<(u32, Arc<Self>)>,
-    /// Log positions that it covers.
+    /// Range of log positions that the segment covers.
     pub(crate) from: u64,
     pub(crate) to: u64,
 }
 
-/// The end of a message in the bytes of its segment, and the source of its routes, which does not get it; [`LOCAL`]: all do.
+/// End offset of a message in its segment, and the source of its routes, to which it is not sent; [`LOCAL`]:
+/// sent to all.
 #[derive(Debug, Clone, Copy)]
 struct Message {
     end: u32,
@@ -40,18 +41,18 @@ impl Segment {
         self.bytes.len() + self.private.iter().map(|(_, s)| s.bytes.len()).sum::<usize>()
     }
 
-    /// Messages for this member only.
+    /// Returns the messages for this member only.
     pub(crate) fn private(&self, member: u32) -> Option<&Arc<Self>> {
         self.private.iter().find(|(m, _)| *m == member).map(|(_, s)| s)
     }
 
-    /// True if this member gets any message of it.
+    /// Returns true if any message of the segment is sent to this member.
     pub(crate) fn concerns(&self, member: u32) -> bool {
         self.sources.binary_search(&member).is_err() || self.messages.iter().any(|m| m.source != member)
     }
 }
 
-/// A place in a segment.
+/// Read position of a member in a segment.
 #[derive(Debug, Clone)]
 pub(crate) struct Cursor {
     segment: Arc<Segment>,
@@ -64,14 +65,15 @@ impl Cursor {
         Self { segment, message: 0, member }
     }
 
-    /// Appends whole messages, at most `room` octets but at least one message; returns how many, and whether all are out.
+    /// Appends whole messages, at most `room` octets but at least one message. Returns the number of
+    /// messages, and true if the segment is finished.
     pub(crate) fn copy(&mut self, out: &mut Vec<u8>, room: usize) -> (u64, bool) {
         let segment = &*self.segment;
         let messages = segment.messages.get(self.message..).unwrap_or_default();
         let begin =
             self.message.checked_sub(1).and_then(|m| segment.messages.get(m)).map_or(0, |m| m.end as usize);
         if segment.sources.binary_search(&self.member).is_err() {
-            // All of it: one copy of as many messages as there is room for.
+            // No message is skipped, so as many messages as fit are copied at once.
             let fit = messages.partition_point(|m| m.end as usize - begin <= room).max(1).min(messages.len());
             let end = fit.checked_sub(1).and_then(|m| messages.get(m)).map_or(begin, |m| m.end as usize);
             out.extend_from_slice(segment.bytes.get(begin..end).unwrap_or_default());
@@ -95,14 +97,14 @@ impl Cursor {
     }
 }
 
-/// Differences that a segment carries.
+/// Differences to encode in a segment.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Changes {
-    /// Source that does not have to be sent it ([`LOCAL`]: none) and slot.
+    /// Source that need not be sent the withdrawal ([`LOCAL`]: none), and slot.
     pub(crate) withdrawn: Vec<(u32, u32)>,
     /// Attribute set and slot.
     pub(crate) announced: Vec<(u32, u32)>,
-    /// Member and slot: announced to it before, now its own.
+    /// Member and slot of a route that was announced to it and is its own now.
     pub(crate) private: Vec<(u32, u32)>,
 }
 
@@ -111,8 +113,9 @@ impl Changes {
         self.withdrawn.is_empty() && self.announced.is_empty() && self.private.is_empty()
     }
 
-    /// Encodes: withdrawals first, then announcements, packed by what they share. `is_member` tells whether a source is a
-    /// member of the group: only then what it withdrew has to be kept apart. Announcements of two sources differ anyway.
+    /// Encodes withdrawals, then announcements, packed by common attributes. `is_member` returns true if a
+    /// source is a member of the group: only then are its withdrawals kept in separate messages.
+    /// Announcements of two sources are separate in any case.
     pub(crate) fn encode<A: Key>(
         mut self,
         key: &GroupKey,
@@ -127,7 +130,7 @@ impl Changes {
                 *source = LOCAL;
             }
         }
-        // Both sorts are stable, so that prefixes stay in the order in which they came.
+        // Both sorts are stable, so prefixes stay in the order received.
         self.withdrawn.sort_by_key(|(source, _)| *source);
         if !self.announced.is_sorted_by_key(|(out, _)| *out) {
             self.announced.sort_by_key(|(out, _)| *out);
@@ -142,7 +145,7 @@ impl Changes {
             let Some(attributes) = export::attributes(shared, key, out, attr_sets.added(out.extra)) else {
                 continue;
             };
-            // What does not fit is not announced: see `is_oversized`.
+            // Oversized attribute sets are not announced: see `is_oversized`.
             let Ok(template) = UpdateTemplate::new(&attributes, key.family, &key.session) else { continue };
             segment.write(&template, table, key, out.source, run.iter().map(|(_, slot)| *slot));
         }
@@ -161,7 +164,7 @@ impl Changes {
 }
 
 impl Segment {
-    /// Appends the messages for these slots. `source`: whose routes they are.
+    /// Appends the messages for these slots. `source`: source of their routes.
     fn write<A: Key>(
         &mut self,
         template: &UpdateTemplate,

@@ -1,4 +1,5 @@
-//! Groups under random load with a tiny log, ring and page, so that members lag, lose their place and catch up.
+//! Update groups under random load, with tiny log, ring and pages, so that members lag, leave the ring and
+//! catch up.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
@@ -23,7 +24,7 @@ use crate::wire::{Entry, Families, Frame, Negotiated, Update};
 mod support;
 use support::{policy, session};
 
-/// The AS of source 0.
+/// AS number of source 0.
 const FIRST_AS: u32 = 65100;
 
 struct Every(u64);
@@ -40,13 +41,13 @@ impl Policy for Every {
     }
 }
 
-/// Both ends send and take several paths of a prefix.
+/// Returns negotiated parameters with add-path in both directions.
 fn add_path() -> Negotiated {
     let families = Families::NONE.with(Family::Ipv4Unicast);
     Negotiated { add_path_receive: families, add_path_send: families, ..session(true) }
 }
 
-/// `planes` is 1 where the session has one path of a prefix.
+/// Returns the key of a group. `planes`: 1 if the session has one path per prefix.
 fn key(class: u64, plane: u8, planes: u8) -> GroupKey {
     GroupKey {
         family: Family::Ipv4Unicast,
@@ -69,15 +70,15 @@ fn representative() -> Representative {
     Representative { id: PeerId(0), name: "representative".into() }
 }
 
-/// One receiver: what it was told, and what it has of it.
+/// A receiving peer: its groups, and the routes that it holds.
 #[derive(Default)]
 struct Receiver {
-    /// One for each plane.
+    /// One group per plane.
     groups: Vec<u32>,
     class: u64,
-    /// By prefix and path identifier.
+    /// Routes by prefix and path identifier.
     routes: BTreeMap<(Cidr, u32), Attributes>,
-    /// A withdrawal of something that it did not have.
+    /// Number of withdrawals of routes that it did not hold.
     idle_withdrawals: usize,
     withdrawn: BTreeSet<(Cidr, u32)>,
 }
@@ -131,7 +132,7 @@ impl World {
         self.shared.attrs.release(attr, &mut self.shared.next_hops);
     }
 
-    /// A receiver keeps the number of its planes as long as its session lasts.
+    /// Adds a receiver to groups. The number of planes is constant during a session.
     fn join(&mut self, n: u32, class: u64, planes: u8) {
         let receiver = &mut self.receivers[n as usize];
         let old = std::mem::take(&mut receiver.groups);
@@ -146,7 +147,7 @@ impl World {
         self.waiting.insert(n);
     }
 
-    /// One step of transmission; false: nothing waits for it.
+    /// One step of transmission. Returns false if there is no output.
     fn produce(&mut self, n: u32) -> bool {
         let groups = self.receivers[n as usize].groups.clone();
         let produced = self.rib.produce(&mut self.shared, &groups, n, &mut self.woken);
@@ -206,8 +207,9 @@ impl World {
         panic!("no rest");
     }
 
-    /// What a receiver has to have: of each prefix the first paths that are not its own and that policy passes, with the
-    /// MED of each: here the decision goes by source alone, as each is an AS of its own.
+    /// Returns the expected routes of a receiver with their sources: for each prefix the first paths that are
+    /// not its own and that policy accepts. Every path is from another AS, so here the decision depends on
+    /// the source alone.
     fn expected(&self, n: u32) -> BTreeMap<(Cidr, u32), u32> {
         let class = self.receivers[n as usize].class;
         let planes = self.receivers[n as usize].groups.len();
@@ -250,7 +252,7 @@ proptest! {
                 }
                 8 => world.join(n, u64::from(y) % 3, 1 + u8::try_from(y / 3 % 3).unwrap()),
                 9 if y % 4 == 0 => {
-                    // The session ends: what comes next starts from nothing.
+                    // The session ends; the next one starts from scratch.
                     let receiver = &mut world.receivers[n as usize];
                     for group in std::mem::take(receiver).groups {
                         world.rib.leave(&mut world.shared, group, n);
@@ -258,7 +260,7 @@ proptest! {
                     world.waiting.remove(&n);
                 }
                 9 => {
-                    // More than the log holds, before any group can follow.
+                    // More changes than the log holds, before any group can follow.
                     for k in 0..120 {
                         world.rib.table.withdraw(&mut world.shared, (n, 0), (k << 8, 24));
                     }
@@ -296,7 +298,7 @@ proptest! {
             let advertised: u32 = groups.map(|g| g.advertised_count(n, g.attr_sets.of_source(n))).sum();
             prop_assert_eq!(advertised as usize, have.len());
         }
-        // Without routes and members nothing is held.
+        // Without routes and members, nothing is allocated.
         for n in 0..4 {
             for prefix in 0..120 {
                 world.rib.table.withdraw(&mut world.shared, (n, 0), (prefix << 8, 24));
@@ -313,8 +315,8 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// A member that changes its group is at no time without a route that both groups announce: whatever of the table
-    /// was touched before its new group could look at it, and whoever is in that group already.
+    /// A member that changes its group never loses a route that both groups announce, whatever part of the
+    /// table changed before the new group evaluated it, and whether or not the group has other members.
     #[test]
     fn a_change_of_group_takes_nothing_away_that_stays(ops in prop::collection::vec(any::<(u8, u8, u8)>(), 1..80)) {
         let mut world = World::new(5);
@@ -363,7 +365,7 @@ proptest! {
     }
 }
 
-/// Members in step are never told of the end of a route that they did not have.
+/// Members in step receive no withdrawal of a route that they did not hold.
 #[test]
 fn members_in_step_get_no_idle_withdrawals() {
     let mut world = World::new(4);
@@ -387,8 +389,8 @@ fn members_in_step_get_no_idle_withdrawals() {
     assert!(world.receivers.iter().all(|r| r.idle_withdrawals == 0));
 }
 
-/// Where a prefix changed again and the outcome is the same (here: a path came that is not the best one), the group has
-/// nothing to tell: a member that lags alone has to hear of it from what is there.
+/// If a prefix changes again with an equal result (here: a path is added that is not the best one), the group
+/// sends nothing. A member served separately has to receive the current state.
 #[test]
 fn a_lagging_member_is_sent_a_prefix_that_changed_again_to_the_same() {
     let mut world = World::new(4);
@@ -404,7 +406,7 @@ fn a_lagging_member_is_sent_a_prefix_that_changed_again_to_the_same() {
     world.join(0, 2, 2);
     announce(&mut world, 1, 0..5);
     world.join(3, 2, 2);
-    // Member 3 is in step, and the ring forgets what member 0 has not taken.
+    // Member 3 is in step, and the ring drops segments that member 0 has not taken.
     for prefixes in [90..99, 4..13] {
         take(&mut world);
         announce(&mut world, 2, prefixes);
@@ -416,7 +418,7 @@ fn a_lagging_member_is_sent_a_prefix_that_changed_again_to_the_same() {
     assert!(have.keys().eq(world.expected(0).keys()), "{:?}", have.keys());
 }
 
-/// A member that rests hears of what the log lost, whoever of its group was the first to come upon the loss.
+/// An idle member is sent changes that left the log, whichever member of the group detects the loss first.
 #[test]
 fn a_resting_member_is_sent_the_withdrawal_that_another_member_finds() {
     let mut world = World::new(4);

@@ -1,4 +1,4 @@
-//! Attribute sets, each stored once however many routes have it.
+//! Table of interned attribute sets: each is stored once, however many routes have it.
 
 use std::hash::BuildHasher;
 
@@ -10,23 +10,26 @@ use super::next_hops::{NO_HOP, NextHopTable};
 use super::pool::Pool;
 use crate::attr::{Attributes, community};
 
-/// No attribute set: the greatest number of 26 bits, which is what the index gives out numbers of.
+/// Number that stands for no attribute set: the highest 26-bit number, as numbers in the index have 26 bits.
 pub(crate) const NO_ATTR: u32 = (1 << 26) - 1;
 
-/// An attribute set with what the decision process reads of it, so that comparing touches one place.
+/// An attribute set with the values that the decision process compares, so that a comparison touches one
+/// place in memory.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct AttrSet {
     attributes: Option<Attributes>,
     hash: u64,
     refs: u32,
-    /// Where import policy changed it: the number of the set that was received, which it keeps. Equal sets that came from
-    /// different ones are apart, so that no path has to remember what it was received with.
+    /// For a set edited by import policy: number of the received set, of which it holds a reference. Equal
+    /// results of different received sets are separate entries, so that a path need not store its received
+    /// set.
     received: u32,
-    /// Number of its next hop.
+    /// Number of the next hop.
     pub(crate) hop: u32,
-    /// The AS whose MEDs compare with this one's; 0: an empty path or one that starts with a set.
+    /// Neighbouring AS, within which MEDs are compared. 0: the AS_PATH is empty or starts with an AS_SET.
     pub(crate) neighbour: u32,
-    /// The steps of the decision before MED. Stale: a learned one with LLGR_STALE (RFC 9494 4.3).
+    /// Rank in the decision process up to MED. A learned route with LLGR_STALE counts as stale (RFC 9494
+    /// 4.3).
     pub(crate) rank: Rank,
 }
 
@@ -35,23 +38,24 @@ pub(crate) struct AttrSet {
 pub(crate) struct AttrTable {
     pool: Pool<AttrSet>,
     index: Index,
-    /// Octets of the variable parts of all sets.
+    /// Octets allocated for the variable parts of all sets.
     heap: usize,
     key: HashKey,
 }
 
 impl AttrTable {
-    /// None.
+    /// Creates an empty table.
     pub(crate) fn new(key: HashKey) -> Self {
         Self { pool: Pool::default(), index: Index::default(), heap: 0, key }
     }
 
-    /// The number of this set, with one more reference. `local`: its next hop is nothing to resolve.
+    /// Interns a set and adds a reference. Returns its number. `local`: its next hop is not tracked.
     pub(crate) fn intern(&mut self, attributes: Attributes, local: bool, hops: &mut NextHopTable) -> u32 {
         self.insert(attributes, local, NO_ATTR, hops)
     }
 
-    /// The number of what import policy made of the set `received`, with one more reference.
+    /// Interns a set that import policy derived from the set `received`, and adds a reference. Returns its
+    /// number.
     pub(crate) fn intern_edited(
         &mut self,
         attributes: Attributes,
@@ -61,7 +65,8 @@ impl AttrTable {
         self.insert(attributes, false, received, hops)
     }
 
-    /// The number of the set that was received where this one is: itself unless import policy changed it.
+    /// Returns the number of the received set that this set was derived from; without edits by import policy,
+    /// the set itself.
     pub(crate) fn received(&self, id: u32) -> u32 {
         self.pool.get(id).map_or(id, |s| if s.received == NO_ATTR { id } else { s.received })
     }
@@ -128,7 +133,7 @@ impl AttrTable {
             let all = self.pool.iter().filter(|(_, s)| s.attributes.is_some()).map(|(id, s)| (s.hash, id));
             self.index.rebuild(self.pool.len(), all);
         }
-        // One level: what was received is never itself the work of policy.
+        // One level only: a received set is never derived from another one.
         if received != NO_ATTR {
             self.release(received, hops);
         }
@@ -148,19 +153,19 @@ impl AttrTable {
         self.pool.len()
     }
 
-    /// Octets allocated, variable parts estimated.
+    /// Returns the octets allocated, with an estimate of the variable parts.
     pub(crate) fn memory(&self) -> usize {
         self.heap + self.pool.memory() + self.index.memory()
     }
 }
 
-/// Octets that a set has allocated for its variable parts, estimated.
+/// Returns an estimate of the octets allocated for the variable parts of a set.
 fn heap(a: &Attributes) -> usize {
     a.as_path.octets().len() + a.communities.len() * 4 + a.large_communities.len() * 12 + 32
 }
 
 impl AttrSet {
-    /// Its MED; one that is missing is the lowest (RFC 4271 9.1.2.2 c).
+    /// Returns the MED; a missing one counts as 0, the lowest (RFC 4271 9.1.2.2 c).
     pub(crate) fn med(&self) -> u32 {
         self.attributes.as_ref().and_then(|a| a.med).unwrap_or(0)
     }

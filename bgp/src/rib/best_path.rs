@@ -1,4 +1,4 @@
-//! The decision process applied to an entry of the table.
+//! Best path selection: applies the decision process to an entry of the table.
 
 use std::cmp::Ordering;
 
@@ -20,38 +20,38 @@ use crate::types::Family;
 /// A change of the paths of an entry.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Change {
-    /// The best path before.
+    /// Best path before the change.
     pub(super) best: BestKey,
-    /// A path that was in use changed or went.
+    /// True if a path in use was changed or removed.
     pub(super) used: bool,
-    /// Any path may have come, changed or gone.
+    /// True if any path may have been added, changed or removed.
     pub(super) other: bool,
 }
 
-/// Which paths have to be looked at to decide anew.
+/// Paths that a new decision has to consider.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Scope {
-    /// All.
+    /// All paths.
     All,
-    /// Those marked as tied, as long as one of them is usable: all others lost to them before MED, and what loses there
-    /// has no say in the rest.
+    /// Paths marked as tied, as long as one of them is usable. All others lost before MED, and a path that
+    /// lost there does not influence the rest.
     Tied,
 }
 
 /// Effect of a new path on the decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Effect {
-    /// Nothing.
+    /// No effect.
     None,
-    /// It alone is best now, as the one before it was.
+    /// The new path is the only best path, as the previous one was.
     Takes,
-    /// It may be used, and has to be marked as tied.
+    /// The new path may be used and has to be marked as tied.
     Decide(Scope),
 }
 
 impl<A: Key> Table<A> {
-    /// The effect on the decision if this path comes to an entry, or takes the place of one that was not tied. The
-    /// rank of the best path says it, mostly.
+    /// Returns the effect of a path that is added or replaces an untied one. In most cases the rank of the
+    /// best path decides.
     #[inline]
     pub(super) fn effect(&self, shared: &Shared, entry: &Entry<A>, path: &Path) -> Effect {
         let Some(best) = entry.best().and_then(|best| rank(shared, entry.prefix(), &best)) else {
@@ -64,8 +64,8 @@ impl<A: Key> Table<A> {
         }
     }
 
-    /// Decides about a path that comes with at least the rank of those that are tied, where it changes nothing among these
-    /// but at most which of several equal ones is the best; that one first. `None`: all have to be looked at.
+    /// Shortcut for a path whose rank is at least that of the tied paths: decides by comparison with the best
+    /// path alone. Returns the two, the better one first. `None`: a full decision is required.
     pub(super) fn join(&self, shared: &Shared, entry: &Entry<A>, path: &Path) -> Option<(Path, Path)> {
         let best = entry.first();
         if !entry.has_ties() {
@@ -96,11 +96,12 @@ impl<A: Key> Table<A> {
             return Some((best, Path { multipath: false, tied: true, ..*path }));
         }
         let decided = compare_pair(shared, entry.prefix(), &best, path)?;
-        // One that is better than the best one, and not just its equal, is better than all that were used together with that.
+        // A path that beats the best one, rather than tying with it, beats all paths that shared load with
+        // it.
         (decided.0.is_same(&best) || decided.1.multipath).then_some(decided)
     }
 
-    /// Runs the decision process over one entry.
+    /// Runs the decision process on one entry.
     pub(super) fn redecide(&mut self, shared: &mut Shared, slot: u32, scope: Scope, change: Change) {
         let Some(entry) = self.entries.get(slot) else { return };
         let mut used = change.used;
@@ -119,7 +120,7 @@ impl<A: Key> Table<A> {
         self.settle(shared, slot, Change { used, ..change });
     }
 
-    /// The entry is decided: counts, logs and queues the change.
+    /// Completes a decision: updates counters, logs the change and queues it.
     pub(super) fn settle(&mut self, shared: &mut Shared, slot: u32, change: Change) {
         let new = self.entries.get(slot).and_then(Entry::best_key);
         let old = change.best;
@@ -141,14 +142,14 @@ impl<A: Key> Table<A> {
         }
     }
 
-    /// Decides among several paths, moves the best one to the front and marks those in use; true when the set of those in
-    /// use changed.
+    /// Decides among several paths, moves the best one to the front and marks the paths in use. Returns true
+    /// if the set of paths in use changed.
     fn select_best(&mut self, shared: &Shared, slot: u32, scope: Scope) -> bool {
         let Some(entry) = self.entries.get(slot) else { return false };
         let mut all: SmallVec<[Path; 16]> = SmallVec::new();
         all.extend(self.paths(entry));
         let prefix = entry.prefix();
-        // Most paths lose before their MED is looked at. They are not even looked at whole.
+        // Most paths lose before MED by their rank, without a look at their attributes.
         let mut tied: SmallVec<[usize; 8]> = SmallVec::new();
         let mut least = Rank::default();
         for (at, path) in all.iter().enumerate().filter(|(_, p)| scope == Scope::All || p.tied) {
@@ -179,7 +180,7 @@ impl<A: Key> Table<A> {
                 tied.iter().filter_map(|at| candidate(shared, prefix, all.get(*at)?)).collect();
             let lost = decision::decide(&candidates);
             best = tied.iter().zip(&lost).find(|(_, lost)| lost.is_none()).map(|(at, _)| *at);
-            // A local best path is used alone: there is no next hop to share with.
+            // A local best path is used alone, as it has no next hop to share load with.
             let local = best.and_then(|b| all.get(b)).is_some_and(|p| p.source == LOCAL);
             let left_out = left_out(shared, &candidates, &lost);
             for (n, (at, lost)) in tied.iter().zip(&lost).enumerate() {
@@ -202,7 +203,7 @@ impl<A: Key> Table<A> {
         if let Some(best) = best {
             all.swap(0, best);
         }
-        // The chain of slots stays, their contents move.
+        // The chain of slots stays; only their contents move.
         let mut at = NO_PATH;
         for (n, path) in all.iter().enumerate() {
             if n == 0 {
@@ -220,7 +221,7 @@ impl<A: Key> Table<A> {
     }
 }
 
-/// The usable path of an entry that comes at this place in the order of the decision process; see [`decision::nth`].
+/// Returns the usable path at this position in the order of the decision process; see [`decision::nth`].
 pub(crate) fn nth<A: Key>(shared: &Shared, table: &Table<A>, entry: &Entry<A>, place: u8) -> Option<Path> {
     if entry.first.next() == NO_PATH && place > 0 {
         return None;
@@ -231,7 +232,7 @@ pub(crate) fn nth<A: Key>(shared: &Shared, table: &Table<A>, entry: &Entry<A>, p
     all.iter().find(|(_, c)| *c == won).map(|(p, _)| *p)
 }
 
-/// Decides between the best path and one that came with the same rank, as if there were no others; the better one first.
+/// Decides between the best path and one of equal rank, ignoring all others. Returns the better one first.
 fn compare_pair<P: Prefix>(shared: &Shared, prefix: P, best: &Path, other: &Path) -> Option<(Path, Path)> {
     let candidates = [candidate(shared, prefix, best)?, candidate(shared, prefix, other)?];
     let lost = decision::decide(&candidates);
@@ -239,7 +240,7 @@ fn compare_pair<P: Prefix>(shared: &Shared, prefix: P, best: &Path, other: &Path
         None => [*best, *other],
         Some(_) => [*other, *best],
     };
-    // No local path is among them: there is one of a prefix, and its rank is its own.
+    // Neither path is local: a prefix has one local path at most, and no other path has its rank.
     (first.multipath, first.tied) = (true, true);
     second.multipath = lost.iter().any(|step| step.is_some() && decision::is_multipath(*step))
         && left_out(shared, &candidates, &lost).is_empty();
@@ -247,8 +248,8 @@ fn compare_pair<P: Prefix>(shared: &Shared, prefix: P, best: &Path, other: &Path
     Some((first, second))
 }
 
-/// Those that tie with the best one and do not share its load, because enough others do or because of their AS_PATHs (see
-/// [`Multipath`]), by their places.
+/// Returns the indexes of candidates that tie with the best path but do not share load with it, because of
+/// the limit or the AS_PATH condition of [`Multipath`].
 fn left_out(shared: &Shared, candidates: &[Candidate], lost: &[Option<Step>]) -> SmallVec<[usize; 4]> {
     let Multipath { max, relax } = shared.multipath;
     let mut out = SmallVec::new();
@@ -276,7 +277,7 @@ fn left_out(shared: &Shared, candidates: &[Candidate], lost: &[Option<Step>]) ->
     out
 }
 
-/// Counts a path for its peer, or no longer.
+/// Adds a path to the counters of its peer, or subtracts it.
 pub(super) fn count(shared: &mut Shared, family: crate::Family, path: Path, add: bool) {
     let Some(source) = shared.sources.get_mut(path.source) else { return };
     let Some(counts) = source.family_mut(family).counts(path.generation) else { return };
@@ -290,7 +291,7 @@ pub(super) fn count(shared: &mut Shared, family: crate::Family, path: Path, add:
     }
 }
 
-/// The prefix that a path is for.
+/// The prefix of a path, as key or as [`Cidr`].
 pub(crate) trait Prefix: Copy {
     fn family(self) -> Family;
     fn cidr(self) -> Cidr;
@@ -317,13 +318,14 @@ impl Prefix for Cidr {
     }
 }
 
-/// True if a path can be chosen.
+/// Returns true if the decision process may select the path.
 #[inline]
 pub(super) fn is_usable<P: Prefix>(shared: &Shared, prefix: P, path: &Path) -> bool {
     usable(shared, prefix, path).is_some()
 }
 
-/// The attributes of a path that can be chosen.
+/// Returns the attribute set of a usable path: accepted by import, of a valid generation, with a reachable
+/// next hop. Local paths are always usable.
 #[inline]
 fn usable<'s, P: Prefix>(shared: &'s Shared, prefix: P, path: &Path) -> Option<&'s AttrSet> {
     let set = shared.attrs.set(path.attr)?;
@@ -334,13 +336,13 @@ fn usable<'s, P: Prefix>(shared: &'s Shared, prefix: P, path: &Path) -> Option<&
     is.then_some(set)
 }
 
-/// The rank of a path; `None` when it is unusable.
+/// Returns the rank of a path. `None` if it is unusable.
 #[inline]
 fn rank<P: Prefix>(shared: &Shared, prefix: P, path: &Path) -> Option<Rank> {
     usable(shared, prefix, path).map(|set| set.rank)
 }
 
-/// A path as the decision process sees it; `None` when it is unusable.
+/// Returns the decision process input of a path. `None` if it is unusable.
 pub(crate) fn candidate<P: Prefix>(shared: &Shared, prefix: P, path: &Path) -> Option<Candidate> {
     let set = usable(shared, prefix, path)?;
     let attributes = set.attributes()?;

@@ -1,12 +1,12 @@
-//! The log of a table: the slots whose best path changed, oldest first.
+//! Log of a table: slots whose best path changed, oldest first.
 
 use std::collections::VecDeque;
 
-/// Most changes that the log holds. A reader that lags further finds its changes by a walk over the table: each entry
-/// knows when it changed last.
+/// Maximum number of changes in the log. A reader that lags further scans the table instead: each entry
+/// stores the position of its last change.
 pub(crate) const LOG_MAX: usize = if crate::types::TINY { 64 } else { 65_536 };
 
-/// Changes by position. Positions only rise.
+/// Changes by position. Positions only increase.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Log {
     base: u64,
@@ -14,17 +14,17 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    /// Position of the oldest change that is still here.
+    /// Returns the position of the oldest change in the log.
     pub(crate) fn base(&self) -> u64 {
         self.base
     }
 
-    /// Position of the next change.
+    /// Returns the position of the next change.
     pub(crate) fn head(&self) -> u64 {
         self.base + self.items.len() as u64
     }
 
-    /// Appends a change; returns its position, cut to 32 bits.
+    /// Appends a change. Returns its position, truncated to 32 bits.
     pub(crate) fn push(&mut self, slot: u32) -> u32 {
         let at = self.head();
         self.items.push_back(slot);
@@ -35,18 +35,18 @@ impl Log {
         short(at)
     }
 
-    /// The slot that changed at this position.
+    /// Returns the slot of the change at this position.
     pub(crate) fn get(&self, position: u64) -> Option<u32> {
         self.items.get(usize::try_from(position.checked_sub(self.base)?).ok()?).copied()
     }
 
-    /// The whole position of a cut one, which must be younger than 2^32 changes.
+    /// Expands a truncated 32-bit position to 64 bits. The position must be among the last 2^32 changes.
     pub(crate) fn position(&self, cut: u32) -> u64 {
         let head = self.head();
         head.saturating_sub(u64::from(short(head).wrapping_sub(cut)))
     }
 
-    /// Forgets what is older than `position`.
+    /// Removes the changes older than `position`.
     pub(crate) fn trim(&mut self, position: u64) {
         let drop =
             usize::try_from(position.saturating_sub(self.base)).unwrap_or(usize::MAX).min(self.items.len());

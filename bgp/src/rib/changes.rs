@@ -1,5 +1,5 @@
-//! A changed entry of the table: it is logged for the update groups, queued for those who ask for best
-//! paths, and given back once it is empty and everybody has passed it.
+//! Processing of changed table entries: they are logged for the update groups, queued for readers of best
+//! paths, and freed when empty and no reader needs them any more.
 
 use std::collections::VecDeque;
 
@@ -9,19 +9,19 @@ use super::table::{AHEAD, Table};
 use crate::api::Tag;
 
 impl<A: Key> Table<A> {
-    /// The position of an entry's newest change.
+    /// Returns the log position of the last change of an entry.
     #[inline]
     pub(crate) fn position(&self, entry: &Entry<A>) -> u64 {
         self.log.position(entry.seq)
     }
 
-    /// True if the entry's newest change is the one at this position.
+    /// Returns true if the last change of the entry is the one at this position.
     #[inline]
     pub(crate) fn is_newest(&self, entry: &Entry<A>, position: u64) -> bool {
         entry.seq == short(position)
     }
 
-    /// True if the entry changed at this position or later.
+    /// Returns true if the entry changed at this position or later.
     pub(crate) fn changed_since(&self, entry: &Entry<A>, position: u64) -> bool {
         entry.flags & flag::LOGGED != 0 && self.position(entry) >= position
     }
@@ -44,7 +44,7 @@ impl<A: Key> Table<A> {
         }
     }
 
-    /// Marks a change for what follows from it.
+    /// Attaches the marker of an input to a queued change.
     pub(crate) fn tag(&mut self, prefix: (A, u8), tag: Tag) {
         if let Some(slot) = self.find(prefix)
             && self.entries.get(slot).is_some_and(|e| e.flags & flag::DIRTY != 0)
@@ -61,7 +61,7 @@ impl<A: Key> Table<A> {
         !self.dirty.is_empty()
     }
 
-    /// Takes the oldest changed slot and its mark.
+    /// Takes the oldest queued slot and its marker.
     pub(crate) fn pop_dirty(&mut self) -> Option<(u32, Tag)> {
         let slot = self.dirty.pop_front()?;
         if self.dirty.is_empty() && self.dirty.capacity() > 8192 {
@@ -77,7 +77,8 @@ impl<A: Key> Table<A> {
         !self.vacant.is_empty()
     }
 
-    /// Frees vacant entries whose last change all readers have passed; calls `freed` for each.
+    /// Frees up to `max` vacant entries whose last change is before `passed`, and calls `freed` for each.
+    /// Returns true if more vacant entries may be freed at once.
     pub(crate) fn reclaim(&mut self, passed: u64, max: usize, mut freed: impl FnMut(u32)) -> bool {
         for n in 0..max {
             if n % AHEAD == 0 {

@@ -1,8 +1,10 @@
-//! The decision process (RFC 4271 9.1, RFC 4456 9) as elimination: each step leaves the best of what is left.
+//! The decision process (RFC 4271 9.1, RFC 4456 9) by elimination: each step keeps the best of the remaining
+//! paths.
 //!
-//! Elimination makes MED harmless. Compared pairwise, MED between routes of one neighbouring AS only is no order (a beats
-//! b, b beats c, c beats a); dropped per neighbouring AS from what is left, as RFC 4271 9.1.2.2 c writes it, the outcome
-//! depends on the set of paths and on nothing else.
+//! Elimination makes MED safe. Pairwise comparison with MED compared only within a neighbouring AS is not
+//! transitive (a beats b, b beats c, c beats a). Elimination per neighbouring AS among the remaining paths,
+//! as RFC 4271 9.1.2.2 c specifies it, makes the outcome depend on the set of paths only, not on the order of
+//! arrival.
 
 use smallvec::SmallVec;
 use tortie_net::ScopedAddr;
@@ -10,39 +12,41 @@ use tortie_net::ScopedAddr;
 use crate::api::Step;
 use crate::attr::Origin;
 
-/// A usable path as the decision process sees it.
+/// A usable path, as input of the decision process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Candidate {
     pub(crate) local: bool,
-    /// It carries LLGR_STALE (RFC 9494).
+    /// True if the path has LLGR_STALE (RFC 9494).
     pub(crate) stale: bool,
     pub(crate) local_pref: u32,
     pub(crate) path_len: u16,
     pub(crate) origin: u8,
     pub(crate) med: u32,
-    /// MEDs compare within one neighbouring AS.
+    /// Neighbouring AS, within which MEDs are compared.
     pub(crate) neighbour: u32,
     pub(crate) ebgp: bool,
     pub(crate) metric: u32,
-    /// ORIGINATOR_ID, else the peer's BGP identifier.
+    /// ORIGINATOR_ID, else the BGP identifier of the peer.
     pub(crate) router_id: u32,
     pub(crate) clusters: u16,
     pub(crate) address: ScopedAddr,
-    /// Two peers may share an address (several ports).
+    /// Source number: two peers may share an address (several ports).
     pub(crate) source: u32,
-    /// Not 0: kept from an earlier session (RFC 4724), the older the higher. It never equals one of a running session.
+    /// 0 for the running session, else the age of the earlier session that the path was received in (RFC
+    /// 4724).
     pub(crate) earlier: u8,
-    /// Several paths of one session may differ by nothing else (RFC 7911), so this ends all ties.
+    /// Path identifier: paths of one session may differ in it alone (RFC 7911), so it breaks all remaining
+    /// ties.
     pub(crate) path_id: u32,
-    /// Its attribute set. The decision does not look at it.
+    /// Attribute set; the decision does not use it.
     pub(crate) attr: u32,
 }
 
-/// LOCAL_PREF of routes without it.
+/// LOCAL_PREF of routes without the attribute.
 pub(crate) const LOCAL_PREF: u32 = 100;
 
-/// The steps before MED as one number, the least of which is best. An elimination looks at nothing but what is left, so
-/// that what does not have the least number can be left out of [`decide`] from the start.
+/// The steps before MED as one number; the lowest is best. As each step sees only the remaining paths, a path
+/// without the lowest rank can be left out of [`decide`] from the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(crate) struct Rank(u64);
 
@@ -74,16 +78,17 @@ impl Rank {
     }
 }
 
-/// For each candidate the step at which it lost; `None` for the best one. Those that lost at [`Step::RouterId`] or later tie
-/// with it for ECMP.
+/// Losing step of each candidate; `None` for the best path. Candidates that lost at [`Step::RouterId`] or
+/// later tie with it for ECMP.
 pub(crate) type Outcome = SmallVec<[Option<Step>; 12]>;
 
-/// True if a path is used together with the best one (ECMP).
+/// Returns true if a path with this losing step shares load with the best path (ECMP).
 pub(crate) fn is_multipath(lost: Option<Step>) -> bool {
     lost.is_none_or(|step| step >= Step::RouterId)
 }
 
-/// Decides among all usable paths of a prefix. Exactly one of them has no losing step, if there is any.
+/// Decides among all usable paths of a prefix. Exactly one has no losing step, unless there are no
+/// candidates.
 pub(crate) fn decide(candidates: &[Candidate]) -> Outcome {
     let mut round =
         Round { candidates, lost: SmallVec::from_elem(None, candidates.len()), left: candidates.len() };
@@ -103,9 +108,9 @@ pub(crate) fn decide(candidates: &[Candidate]) -> Outcome {
     round.lost
 }
 
-/// The candidate that comes at this place, from 0, when each is chosen among those that are left by those before it: MED
-/// makes no order of all of them. Those of one source with equal attributes stand at one place, for they would be
-/// announced twice.
+/// Returns the candidate at this position, from 0: each position is decided among the candidates that all
+/// earlier positions leave, because MED defines no total order. Candidates of one source with equal
+/// attributes share a position, because they would be announced twice.
 pub(crate) fn nth(mut candidates: SmallVec<[Candidate; 4]>, place: u8) -> Option<Candidate> {
     for left in (0..=place).rev() {
         let lost = decide(&candidates);
@@ -129,7 +134,7 @@ impl Round<'_> {
         self.candidates.iter().zip(&self.lost).filter(|(_, lost)| lost.is_none()).map(|(c, _)| c)
     }
 
-    /// Drops all but those with the least key.
+    /// Eliminates all candidates but those with the lowest key.
     fn keep<K: Ord>(&mut self, step: Step, key: impl Fn(&Candidate) -> K) {
         if self.left < 2 {
             return;
@@ -147,7 +152,7 @@ impl Round<'_> {
         }
     }
 
-    /// Drops those that have a rival of the same neighbouring AS with a lower MED.
+    /// Eliminates candidates if a remaining one from the same neighbouring AS has a lower MED.
     fn med(&mut self) {
         if self.left < 2 {
             return;
@@ -216,14 +221,14 @@ mod tests {
     fn candidates() -> impl Strategy<Value = Vec<Candidate>> {
         prop::collection::vec(candidate(), 1..8).prop_map(|mut all| {
             for (n, c) in (0..).zip(&mut all) {
-                // Some are of one source, which differ by nothing but their numbers.
+                // Some candidates share a source and differ only in their numbers.
                 (c.source, c.earlier, c.path_id, c.attr) = (n / 3, [0, 1, 2][n as usize % 3], n / 2, n);
             }
             all
         })
     }
 
-    /// The numbers of those that are used, and of all in their order.
+    /// Returns the numbers of the candidates in use, and those of all candidates in order of position.
     fn used_and_order(all: &[Candidate]) -> (std::collections::BTreeSet<u32>, Vec<u32>) {
         let used = all.iter().zip(decide(all)).filter(|(_, lost)| is_multipath(*lost)).map(|(c, _)| c.attr);
         let places = u8::try_from(all.len()).unwrap();
@@ -242,7 +247,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(3000))]
 
-        /// One winner, whatever the order in which paths came.
+        /// There is exactly one winner, independent of the order of arrival.
         #[test]
         fn order_of_arrival_does_not_matter(
             (all, other) in candidates().prop_flat_map(|all| (Just(all.clone()), Just(all).prop_shuffle())),
@@ -251,7 +256,7 @@ mod tests {
             prop_assert_eq!(used_and_order(&all), used_and_order(&other));
         }
 
-        /// Each has one place, the best one the first.
+        /// Each candidate has exactly one position, the best path the first.
         #[test]
         fn the_order_names_each_once(all in candidates()) {
             let (used, mut order) = used_and_order(&all);
@@ -262,7 +267,8 @@ mod tests {
             prop_assert_eq!(order, (0..u32::try_from(all.len()).unwrap()).collect::<Vec<_>>());
         }
 
-        /// Where all MEDs compare, one against one is a strict total order, and the best of all is its first.
+        /// If all MEDs are comparable, pairwise comparison is a strict total order, and the best path comes
+        /// first in it.
         #[test]
         fn within_a_neighbouring_as_the_order_is_total(all in candidates()) {
             let all: Vec<Candidate> = all.iter().map(|c| Candidate { neighbour: 7, ..*c }).collect();
@@ -279,7 +285,8 @@ mod tests {
             prop_assert!(all.iter().all(|c| *c == winner || beats(&winner, c)));
         }
 
-        /// A loser that goes changes nothing, unless its MED kept others of its neighbouring AS out (RFC 4271 9.1.2.2 c).
+        /// Removal of a loser changes nothing, unless its MED had eliminated others of its neighbouring AS
+        /// (RFC 4271 9.1.2.2 c).
         #[test]
         fn a_loser_that_goes_changes_nothing(all in candidates()) {
             let (lost, winner) = (decide(&all), best(&all));
@@ -295,7 +302,7 @@ mod tests {
             }
         }
 
-        /// What loses by its rank loses before MED, and the others decide it among themselves.
+        /// A path that loses by its rank loses before MED, and does not affect the decision among the others.
         #[test]
         fn ranks_are_the_steps_before_med(all in candidates()) {
             let number = |c: &Candidate| {
@@ -315,7 +322,7 @@ mod tests {
             prop_assert_eq!(decide(&few).to_vec(), left.iter().map(|(_, lost)| *lost).collect::<Vec<_>>());
         }
 
-        /// Taking away paths that lost at a step that no MED decided changes nothing: the rest is a total order.
+        /// Without MED, removal of losers changes nothing: the remaining steps are a total order.
         #[test]
         fn without_med_the_winner_of_all_beats_every_subset(all in candidates(), mask in any::<u8>()) {
             let flat: Vec<Candidate> = all.iter().map(|c| Candidate { med: 0, ..*c }).collect();
@@ -329,7 +336,7 @@ mod tests {
             prop_assert_eq!(best(&subset), winner);
         }
 
-        /// A path that is used together with the best one equals it in all that comes before the router id, path contents apart.
+        /// A path that shares load with the best one equals it in all steps before the BGP identifier.
         #[test]
         fn multipath_ties_up_to_the_router_id(all in candidates()) {
             let winner = best(&all);
@@ -365,7 +372,7 @@ mod tests {
         }
     }
 
-    /// The cycle of RFC 3345: with MED compared pairwise no path wins against both others.
+    /// The cycle of RFC 3345: if MED is compared pairwise, no path beats both others.
     #[test]
     fn med_compares_within_one_neighbouring_as_only() {
         let a =
@@ -406,7 +413,7 @@ mod tests {
         assert_eq!(decide(&[base, local]).to_vec(), [Some(Step::Local), None]);
     }
 
-    /// Paths of equal length are used side by side whatever ASes they go through; a longer one is not.
+    /// Paths of equal length share load whatever ASes they contain; a longer path does not.
     #[test]
     fn multipath_looks_at_the_length_of_a_path_only() {
         let base = plain();

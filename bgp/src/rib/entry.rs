@@ -6,9 +6,9 @@ use super::attr_table::NO_ATTR;
 use super::source::LOCAL;
 use crate::wire::Address;
 
-/// An address as a key.
+/// An address as a key of the table.
 pub(crate) trait Key: Address + Default + std::hash::Hash {
-    /// Under the speaker's key: peers choose the prefixes.
+    /// Returns the keyed hash of a prefix: peers choose the prefixes.
     fn hash(self, key: &HashKey, len: u8) -> u64;
 }
 
@@ -28,23 +28,24 @@ impl Key for u128 {
 
 pub(super) const NO_PATH: u32 = u32::MAX;
 
-/// A path of a prefix. Tables hold it as [`Packed`].
+/// A path of a prefix. Tables store it as [`Packed`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Path {
-    /// Its attribute set; [`NO_ATTR`] in an empty slot.
+    /// Number of the attribute set; [`NO_ATTR`] in an empty slot.
     pub(crate) attr: u32,
-    /// The source that sent it, or [`LOCAL`].
+    /// Number of the source (peer), or [`LOCAL`].
     pub(crate) source: u32,
-    /// Its path identifier among those of this source (RFC 7911); 0 where the session has one path of a prefix.
+    /// Path identifier within the source (RFC 7911); 0 if the session has one path per prefix.
     pub(crate) path_id: u32,
     pub(super) next: u32,
-    /// The session of its source that it belongs to.
+    /// Generation of the source that the path was received in.
     pub(crate) generation: u8,
-    /// Why import refused it, or [`ACCEPTED`](super::import::ACCEPTED); at most [`REASON_MAX`].
+    /// Number of the reason for rejection by import, at most [`REASON_MAX`];
+    /// [`ACCEPTED`](super::import::ACCEPTED) if accepted.
     pub(crate) reason: u8,
-    /// Best, or used together with the best one (ECMP).
+    /// True for the best path and for paths that share load with it (ECMP).
     pub(crate) multipath: bool,
-    /// It came as far as MED when the entry was last decided: its rank equals that of the best one.
+    /// True if the path reached the MED step in the last decision: its rank equals that of the best path.
     pub(super) tied: bool,
 }
 
@@ -64,24 +65,24 @@ impl Default for Path {
 }
 
 impl Path {
-    /// Both are the same path of an entry, whatever its attributes. Path identifiers are those of one session: what is kept
-    /// of an earlier one may have the number of a new path.
+    /// Returns true if both are the same path of an entry, whatever its attributes. Path identifiers belong
+    /// to one session: a path kept from an earlier session may have the identifier of a new one.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         (self.source, self.path_id, self.generation) == (other.source, other.path_id, other.generation)
     }
 }
 
-/// The greatest reason that a path holds.
+/// Highest number of a rejection reason that a path can store.
 pub(crate) const REASON_MAX: u8 = 63;
 
-/// Bits of a set's number, those of [`NO_ATTR`]; above them the reason.
+/// Bits of an attribute set's number (as [`NO_ATTR`]); the reason is stored above them.
 const ATTR_BITS: u32 = 26;
-/// Bits of a source's number, those of [`LOCAL`]; above them the generation and the two marks.
+/// Bits of a source's number (as [`LOCAL`]); generation and two flags are stored above them.
 const SOURCE_BITS: u32 = 22;
 const MULTIPATH: u32 = 1 << 30;
 const TIED: u32 = 1 << 31;
 
-/// A path in 16 octets: there are millions, and what a table costs is reading them.
+/// A path in 16 octets: there may be millions, and reading them is the main cost of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Packed {
     attr: u32,
@@ -99,7 +100,7 @@ impl Packed {
             path_id: self.path_id,
             next: self.next,
             generation: self.generation(),
-            // Six bits are left.
+            // The upper six bits.
             reason: (self.attr >> ATTR_BITS) as u8,
             multipath: self.source & MULTIPATH != 0,
             tied: self.source & TIED != 0,
@@ -122,7 +123,7 @@ impl Packed {
         self.next = next;
     }
 
-    /// An entry has no path here.
+    /// Returns true if the slot holds no path.
     #[inline]
     pub(super) fn is_empty(self) -> bool {
         self.attr & NO_ATTR == NO_ATTR
@@ -148,38 +149,38 @@ impl Default for Packed {
     }
 }
 
-/// The identity of a best path towards peers.
+/// Identity of a best path towards peers: attribute set and source.
 pub(crate) type BestKey = Option<(u32, u32)>;
 
 pub(super) mod flag {
     /// The slot is in use.
     pub(in crate::rib) const LIVE: u8 = 1;
-    /// The first path is the best one.
+    /// The first path is the best path.
     pub(in crate::rib) const BEST: u8 = 2;
-    /// In the dirty queue.
+    /// The entry is in the queue of changes.
     pub(in crate::rib) const DIRTY: u8 = 4;
-    /// In the queue of entries without paths.
+    /// The entry is in the queue of entries without paths.
     pub(in crate::rib) const VACANT: u8 = 8;
-    /// In the log since it came to life.
+    /// The entry has been logged since it was created.
     pub(in crate::rib) const LOGGED: u8 = 16;
-    /// More paths than the best one have its rank.
+    /// Paths other than the best one have its rank.
     pub(in crate::rib) const TIES: u8 = 32;
 }
 
-/// A prefix with its first path; others hang on it.
+/// A prefix with its first path; the others are a linked list.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Entry<A> {
     pub(super) address: A,
-    /// Position of its newest change in the log, cut.
+    /// Log position of the last change, truncated to 32 bits.
     pub(super) seq: u32,
     pub(super) first: Packed,
     pub(super) len: u8,
     pub(super) flags: u8,
-    /// A bit for each source that has a path here, and for those that share it: see [`source_bit`].
+    /// Bloom filter of the sources with a path here: see [`source_bit`].
     pub(super) sources: u16,
 }
 
-/// The bit of [`Entry::sources`] for this source. Where it is clear nobody has to look for a path of the source.
+/// Returns the bit of this source in [`Entry::sources`]. If it is clear, the source has no path in the entry.
 pub(super) fn source_bit(source: u32) -> u16 {
     1 << (source % u16::BITS)
 }
@@ -197,31 +198,31 @@ impl<A: Key> Entry<A> {
         self.address.cidr(self.len)
     }
 
-    /// The first path, empty if there is none.
+    /// Returns the first path; an empty one if there is none.
     #[inline]
     pub(super) fn first(&self) -> Path {
         self.first.path()
     }
 
-    /// The best path, if any is usable.
+    /// Returns the best path, if any is usable.
     #[inline]
     pub(crate) fn best(&self) -> Option<Path> {
         (self.flags & flag::BEST != 0).then(|| self.first())
     }
 
-    /// Others may be used together with the best path: they have its rank.
+    /// Returns true if other paths have the rank of the best one and may share load with it.
     #[inline]
     pub(crate) fn has_ties(&self) -> bool {
         self.flags & flag::TIES != 0
     }
 
-    /// The first path is the best one; `ties`: others have its rank.
+    /// Records if the first path is the best one. `ties`: other paths have its rank.
     pub(super) fn set_best(&mut self, best: bool, ties: bool) {
         self.flags &= !(flag::BEST | flag::TIES);
         self.flags |= if best { flag::BEST } else { 0 } | if ties { flag::TIES } else { 0 };
     }
 
-    /// True if this source may have a path here.
+    /// Returns true if this source may have a path here.
     #[inline]
     pub(super) fn may_have(&self, source: u32) -> bool {
         self.sources & source_bit(source) != 0
@@ -236,7 +237,7 @@ impl<A: Key> Entry<A> {
     }
 }
 
-/// A route that this speaker originates, attributes apart.
+/// A locally originated route, without its attributes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LocalRoute {
     pub(crate) kind: u32,

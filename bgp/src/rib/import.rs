@@ -1,4 +1,4 @@
-//! Import of received routes: loop checks and import policy decide if one is a candidate, and with which attributes.
+//! Import of received routes: loop checks and import policy accept or reject a route and set its attributes.
 
 use std::net::IpAddr;
 
@@ -15,14 +15,15 @@ use crate::role;
 use crate::types::Family;
 use crate::wire::Address;
 
-/// A path is used.
+/// Reason number of an accepted path.
 pub(crate) const ACCEPTED: u8 = 0;
 
-/// Why a route is not used whose prefix is no destination.
+/// Reason for the rejection of prefixes that are no valid destination.
 const MARTIAN: &str = "martian";
 
-/// True if no packet for this network is ever routed: multicast, loopback, and addresses of a link. RFC 4271 6.3 has such
-/// a prefix ignored alone. A wider network, a default route first of all, is none of it.
+/// Returns true for a prefix that is never routed: multicast, loopback, link-local. RFC 4271 6.3 requires
+/// that only this prefix is ignored. Shorter prefixes that contain such addresses, as the default route, are
+/// valid.
 fn is_martian(prefix: Cidr) -> bool {
     match prefix.addr() {
         IpAddr::V4(a) => a.is_multicast() && prefix.len() >= 4 || a.is_loopback() && prefix.len() >= 8,
@@ -34,7 +35,7 @@ fn is_martian(prefix: Cidr) -> bool {
     }
 }
 
-/// True if [`is_martian`] has to be called: by the first octet not for nearly all of a table.
+/// Returns false if the first octet alone rules out [`is_martian`], as for nearly all prefixes of a table.
 #[inline]
 fn may_be_martian<A: Address>(address: A) -> bool {
     let octets = address.octets();
@@ -45,19 +46,19 @@ fn may_be_martian<A: Address>(address: A) -> bool {
     }
 }
 
-/// Reasons by number.
+/// Rejection reasons by number, with the number of routes rejected.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Reasons {
     all: Vec<(&'static str, u64)>,
 }
 
 impl Reasons {
-    /// The number of this reason.
+    /// Returns the number of this reason.
     pub(crate) fn number(&mut self, reason: &'static str) -> u8 {
         let at = match self.all.iter().position(|(r, _)| *r == reason) {
             Some(at) => at,
             None => {
-                // More reasons than a path can hold share the last number.
+                // Reasons above the maximum share the last number.
                 if self.all.len() < usize::from(REASON_MAX) {
                     self.all.push((reason, 0));
                 }
@@ -67,7 +68,7 @@ impl Reasons {
         u8::try_from(at + 1).unwrap_or(u8::MAX)
     }
 
-    /// The number of this reason; counts a route that was refused for it.
+    /// Counts a rejected route and returns the number of the reason.
     pub(crate) fn count(&mut self, reason: &'static str) -> u8 {
         let number = self.number(reason);
         if let Some((_, n)) = self.all.get_mut(usize::from(number) - 1) {
@@ -85,7 +86,7 @@ impl Reasons {
     }
 }
 
-/// Why no route with these attributes is used from this peer, whatever its prefix.
+/// Returns the reason that rejects routes with these attributes from this peer, whatever the prefix.
 fn loop_check(shared: &Shared, from: &Source, attributes: &Attributes) -> Option<&'static str> {
     // RFC 8212.
     if from.ebgp() && !from.ebgp_policy {
@@ -96,7 +97,7 @@ fn loop_check(shared: &Shared, from: &Source, attributes: &Attributes) -> Option
         return Some("route_leak");
     }
     let allowed = usize::from(from.allow_own_as);
-    // RFC 4271 9.1.2; with a local AS of its own the session must not hide the global one.
+    // RFC 4271 9.1.2. With a local AS specific to the session, the global AS is checked too.
     if attributes.as_path.count(from.local_asn) > allowed
         || (from.local_asn != shared.asn && attributes.as_path.count(shared.asn) > allowed)
     {
@@ -110,40 +111,40 @@ fn loop_check(shared: &Shared, from: &Source, attributes: &Attributes) -> Option
     if !clusters.is_empty() && (clusters.contains(&shared.router_id) || shared.is_own_cluster(clusters)) {
         return Some("cluster_loop");
     }
-    // RFC 4271 5.1.3: a route whose next hop we are leads nowhere.
+    // RFC 4271 5.1.3: a route whose next hop is this speaker is unusable.
     if from.own.contains(&attributes.next_hop) {
         return Some("next_hop_self");
     }
     None
 }
 
-/// The outcome of import for a route.
+/// Result of import for a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ImportOutcome {
-    /// The attribute set to use: the received one, or what policy made of it.
+    /// Number of the attribute set to use: as received, or as edited by policy.
     pub(crate) attr: u32,
-    /// Why it is not used, or [`ACCEPTED`].
+    /// Number of the reason for rejection, or [`ACCEPTED`].
     pub(crate) reason: u8,
 }
 
-/// A received attribute set, evaluated as far as the prefix does not matter.
+/// A received attribute set, with the results of all checks that do not depend on the prefix.
 #[derive(Debug, Clone, Copy)]
 struct Received {
     source: u32,
     attr: u32,
-    /// See [`loop_check`].
+    /// Reason for rejection by [`loop_check`].
     looped: Option<&'static str>,
-    /// It says that its sender is about to go (RFC 8326 4.1).
+    /// The route has GRACEFUL_SHUTDOWN: its path goes down soon (RFC 8326 4.1).
     shutdown: bool,
-    /// The session that it came by is about to go (RFC 8326 4.2).
+    /// The session itself is in graceful shutdown (RFC 8326 4.2).
     drained: bool,
-    /// It is long-lived stale by now (RFC 9494 4.3).
+    /// The route is long-lived stale now (RFC 9494 4.3).
     stale: bool,
-    /// It came with LLGR_STALE.
+    /// The route was received with LLGR_STALE.
     carried: bool,
 }
 
-/// The answer about a received route.
+/// Result of policy for a received route.
 enum Outcome {
     Use,
     Edit(Edits),
@@ -164,7 +165,7 @@ impl Received {
         })
     }
 
-    /// True if all networks have one answer.
+    /// Returns true if the result is the same for all prefixes other than host routes.
     fn is_alike(&self, shared: &Shared) -> bool {
         let (from, attributes) = (shared.sources.get(self.source), shared.attrs.attributes(self.attr));
         self.looped.is_some()
@@ -204,9 +205,9 @@ impl Received {
         if edits.is_empty() { Outcome::Use } else { Outcome::Edit(edits) }
     }
 
-    /// Changes of the protocol itself, after policy.
+    /// Appends the edits that the protocol requires after policy.
     fn after_policy(&self, edits: Edits, recorder: Option<&mut Vec<ExportStep>>) -> Edits {
-        // RFC 9494 4.3: whatever policy does, LLGR_STALE stays.
+        // RFC 9494 4.3: policy must not remove LLGR_STALE.
         if !self.shutdown && !self.drained && !self.stale && (!self.carried || edits.is_empty()) {
             return edits;
         }
@@ -232,7 +233,7 @@ impl Received {
         all.into_iter().collect()
     }
 
-    /// The changed attributes of a route of this family.
+    /// Returns the edited attributes for a route of this family. An error is the reason for rejection.
     fn edited(&self, shared: &Shared, v4: bool, edits: &Edits) -> Result<Attributes, &'static str> {
         let (Some(from), Some(attributes)) =
             (shared.sources.get(self.source), shared.attrs.attributes(self.attr))
@@ -246,7 +247,7 @@ impl Received {
             Some(EditNextHop::Own) => return Err("next_hop_self"),
             Some(EditNextHop::Address(hop)) if from.own.contains(&hop.into()) => return Err("next_hop_self"),
             Some(EditNextHop::Address(hop)) => {
-                // An IPv4 route may have an IPv6 next hop (RFC 8950), never the other way round.
+                // An IPv4 route may have an IPv6 next hop (RFC 8950), but not the reverse.
                 if hop.is_ipv4() && !v4 {
                     return Err("next_hop_family");
                 }
@@ -258,24 +259,26 @@ impl Received {
     }
 }
 
-/// Judges routes of one source that share a received attribute set. It keeps the last set that policy made, because the
-/// prefixes of an UPDATE mostly share that too; so [`ImportEvaluator::finish`] has to follow.
+/// Evaluates routes of one source with one received attribute set. The last edited set is cached, because
+/// most prefixes of an UPDATE share it. [`ImportEvaluator::finish`] has to be called at the end, to release
+/// the reference.
 #[derive(Debug, Clone)]
 pub(crate) struct ImportEvaluator {
     received: Received,
-    /// Changes and what came of them; holds a reference to the set that came.
+    /// Last edits and their result, which holds a reference to the edited set.
     last: Option<(Edits, Result<u32, &'static str>)>,
-    /// The outcome for every prefix of this family but single addresses and those that may be no destination.
+    /// Result for all prefixes of the family other than host routes and possible martians.
     networks: Option<Result<u32, &'static str>>,
 }
 
 impl ImportEvaluator {
-    /// For routes of this source that came with the set `attr`; `stale`: they are long-lived stale by now.
+    /// Creates the evaluator for routes of this source with the received set `attr`. `stale`: they are
+    /// long-lived stale now.
     pub(crate) fn new(shared: &Shared, source: u32, attr: u32, stale: bool) -> Option<Self> {
         Some(Self { received: Received::new(shared, source, attr, stale)?, last: None, networks: None })
     }
 
-    /// Evaluates a route that just came. All that one evaluator is given are of one family.
+    /// Evaluates a newly received route. All routes of one evaluator have to be of the same family.
     #[inline]
     pub(crate) fn evaluate<A: Address>(
         &mut self,
@@ -296,7 +299,7 @@ impl ImportEvaluator {
         self.outcome(used, |reason| shared.reasons.count(reason))
     }
 
-    /// Judges a route again that came before.
+    /// Evaluates a route of the table again.
     pub(crate) fn revise(&mut self, shared: &mut Shared, prefix: Cidr) -> ImportOutcome {
         let used = self.used(shared, prefix);
         self.outcome(used, |reason| shared.reasons.number(reason))
@@ -341,13 +344,14 @@ impl ImportEvaluator {
         }
     }
 
-    /// No more routes come; whoever uses a set that came of it has a reference of its own.
+    /// Releases the cached set. Paths that use it hold references of their own.
     pub(crate) fn finish(mut self, shared: &mut Shared) {
         self.forget(shared);
     }
 }
 
-/// The steps of [`ImportEvaluator::evaluate`] for a route that came with the set `attr`; returns the attributes that are used.
+/// Explains the import of a route with the set `attr`: appends the steps of [`ImportEvaluator::evaluate`] and
+/// returns the resulting attributes.
 pub(crate) fn explain(
     shared: &Shared,
     source: u32,

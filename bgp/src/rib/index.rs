@@ -1,16 +1,17 @@
-//! A hash index of slot numbers: it holds no keys, so it costs four octets a slot.
+//! Hash index of slot numbers. It stores no keys and takes four octets per slot.
 
 const EMPTY: u32 = u32::MAX;
 const GONE: u32 = u32::MAX - 1;
 const ID_BITS: u32 = 26;
 const ID_MASK: u32 = (1 << ID_BITS) - 1;
 
-/// Most numbers that fit: 26 bits less the two marks.
+/// Number of indexable slots: 26 bits less the two markers.
 pub(crate) const MAX_ID: u32 = ID_MASK - 2;
 
-/// Open addressing over numbers below 2^26. The six bits above the number are taken from the hash, so that nearly all
-/// probes of other keys end without a look at the key itself. The top bits of a hash choose the slot, the low ones the tag; hashes are
-/// keyed ([`HashKey`](tortie_net::HashKey)), so that nobody who chooses what is hashed chooses where it stands.
+/// Open addressing over numbers below 2^26. The six bits above the number are a tag from the hash, so most
+/// probes of other keys end without reading the key. The top bits of the hash select the slot, the low bits
+/// are the tag. Hashes are keyed ([`HashKey`](tortie_net::HashKey)), so that a peer that chooses the keys
+/// cannot choose their slots.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Index {
     slots: Vec<u32>,
@@ -20,7 +21,7 @@ pub(crate) struct Index {
 
 #[inline]
 fn word(hash: u64, id: u32) -> u32 {
-    // The tag is six bits.
+    // The tag has six bits.
     let tag = (hash & 63) as u32;
     tag << ID_BITS | id & ID_MASK
 }
@@ -29,25 +30,25 @@ impl Index {
     #[inline]
     fn start(&self, hash: u64) -> usize {
         let bits = self.slots.len().trailing_zeros();
-        // The shift leaves less than `slots.len()`.
+        // The shift result is below `slots.len()`.
         #[expect(clippy::cast_possible_truncation, reason = "below a length")]
         let at = (hash >> (64 - bits)) as usize;
         at
     }
 
-    /// What stands where the search for this hash begins.
+    /// Returns the contents of the home slot of this hash.
     #[inline]
     pub(crate) fn place(&self, hash: u64) -> u32 {
         self.slots.get(self.start(hash)).copied().unwrap_or(EMPTY)
     }
 
-    /// The number that stands there, if it may be the one that is looked for.
+    /// Returns the number in a slot if its tag matches the hash.
     #[inline]
     pub(crate) fn guess(hash: u64, place: u32) -> Option<u32> {
         (place & !ID_MASK == word(hash, 0) && place < GONE).then_some(place & ID_MASK)
     }
 
-    /// The number with this hash for which `is` holds.
+    /// Returns the number with this hash for which `is` returns true.
     #[inline]
     pub(crate) fn find(&self, hash: u64, mut is: impl FnMut(u32) -> bool) -> Option<u32> {
         if self.slots.is_empty() {
@@ -67,13 +68,13 @@ impl Index {
         }
     }
 
-    /// True if [`Index::rebuild`] has to come before the next insert.
+    /// Returns true if [`Index::rebuild`] is required before the next insert.
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
         (self.used + 1) * 4 > self.slots.len() * 3
     }
 
-    /// Adds a number that is not in it. There must be room: see [`Index::is_full`].
+    /// Adds a number that is not in the index. There must be room: see [`Index::is_full`].
     pub(crate) fn insert(&mut self, hash: u64, id: u32) {
         let mask = self.slots.len().wrapping_sub(1);
         let mut at = self.start(hash);
@@ -97,7 +98,7 @@ impl Index {
             if *slot == want {
                 *slot = GONE;
                 self.len -= 1;
-                // No search goes beyond this slot.
+                // If the next slot is empty, no probe continues beyond this one, and it can be emptied.
                 if self.slots.get((at + 1) & mask) == Some(&EMPTY) {
                     self.used -= 1;
                     if let Some(slot) = self.slots.get_mut(at) {
@@ -113,13 +114,13 @@ impl Index {
         }
     }
 
-    /// True if so much is unused that a rebuild would give memory back.
+    /// Returns true if the index is so sparse that a rebuild would free memory.
     pub(crate) fn is_sparse(&self) -> bool {
         self.slots.len() > 1024 && self.len * 16 < self.slots.len()
     }
 
-    /// Makes the index anew from all numbers with their hashes. In the order of the slots of their owner, which reads
-    /// memory in sequence where walking the old index would jump.
+    /// Rebuilds the index from all numbers with their hashes. The caller iterates over its own slots, which
+    /// reads memory sequentially, while a walk over the old index would not.
     pub(crate) fn rebuild(&mut self, len: usize, all: impl Iterator<Item = (u64, u32)>) {
         let size = ((len + 1) * 2).next_power_of_two().max(16);
         self.slots = vec![EMPTY; size];
@@ -130,7 +131,7 @@ impl Index {
         }
     }
 
-    /// Octets allocated.
+    /// Returns the octets allocated.
     pub(crate) fn memory(&self) -> usize {
         self.slots.capacity() * 4
     }
@@ -144,7 +145,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// The index and a set of the standard library agree after any inserts and removals.
+        /// The index and a standard set agree after any sequence of inserts and removals.
         #[test]
         fn agrees_with_a_set(ops in proptest::collection::vec((any::<bool>(), 0u32..400), 0..2000)) {
             let mut index = Index::default();
@@ -168,7 +169,7 @@ mod tests {
         }
     }
 
-    /// The index of these prefixes, and the longest way from where a search begins to where it ends.
+    /// Builds an index of these prefixes and returns its longest probe sequence.
     fn filled(key: HashKey, prefixes: &[u32]) -> usize {
         let mut index = Index::default();
         let hash = |at: u32| usize::try_from(at).map_or(0, |at| key.short_prefix(prefixes[at], 24));
@@ -187,7 +188,7 @@ mod tests {
     fn prefixes_chosen_to_collide_cost_what_random_ones_cost() {
         let known = HashKey::new([0, 0]);
         let random: Vec<u32> = (0..4096_u32).map(|n| n.wrapping_mul(0x9e37_79b1) & !255).collect();
-        // All of them begin in one of 256 parts of the table.
+        // All of them start in one of 256 parts of the table.
         let chosen: Vec<u32> = (0..1 << 24)
             .map(|n: u32| n << 8)
             .filter(|prefix| known.short_prefix(*prefix, 24) >> 56 == 0)

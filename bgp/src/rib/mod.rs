@@ -1,16 +1,17 @@
-//! The routes: one table for each family, and what its entries refer to.
+//! Routing information base: one table per family, and the data that its entries refer to.
 //!
-//! Here are prefixes with their paths ([`entry`], [`table`]) and what follows when one changes ([`changes`]),
-//! attribute sets stored once ([`attr_table`]), next hops ([`next_hops`]), the peers as the table sees them ([`source`]), import
-//! checks ([`import`]), the decision process ([`decision`], applied by [`best_path`]), and the reevaluation that follows
-//! changes which concern many prefixes ([`reevaluate`]). Sessions are not here, nor what is announced to whom
+//! Contents: prefixes with their paths ([`entry`], [`table`]), processing of changes ([`changes`]), interned
+//! attribute sets ([`attr_table`]), next hops ([`next_hops`]), peers as sources of paths ([`source`]), import
+//! checks ([`import`]), the decision process ([`decision`], applied by [`best_path`]), and reevaluation after
+//! changes that affect many prefixes ([`reevaluate`]). Sessions are elsewhere, and so are announcements
 //! ([`adj_rib_out`](crate::adj_rib_out)).
 //!
-//! A received prefix goes `import` -> [`table::Table::announce`] -> `decision`. When its best path changed, its slot is
-//! appended to the table's log (which the update groups read) and marked dirty (which `take_best` drains). The
-//! Adj-RIB-In of a peer is the table as far as its paths carry that peer's number; the Loc-RIB is the first path of each
-//! entry. A path belongs to a generation of its session: when a session ends the number rises, and what carries
-//! another number is stale or gone without anybody having touched it; a reevaluation removes it later, in slices.
+//! A received prefix goes `import` -> [`table::Table::announce`] -> `decision`. When its best path changes,
+//! its slot is appended to the log of the table (read by the update groups) and queued (drained by
+//! `take_best`). The Adj-RIB-In of a peer is the set of paths with its source number; the Loc-RIB is the
+//! first path of each entry. A path belongs to a generation of its session. The end of a session increments
+//! the generation, which makes all older paths stale or invalid without touching them; a reevaluation removes
+//! them later, in slices.
 
 pub(crate) mod attr_table;
 pub(crate) mod best_path;
@@ -33,7 +34,7 @@ use tortie_net::HashKey;
 use crate::api::{PolicyHandle, RouteChanges};
 use crate::types::Family;
 
-/// State that the tables and update groups of both families share.
+/// State shared by the tables and update groups of both families.
 #[derive(Debug, Clone)]
 pub(crate) struct Shared {
     pub(crate) attrs: attr_table::AttrTable,
@@ -44,20 +45,21 @@ pub(crate) struct Shared {
     pub(crate) asn: u32,
     pub(crate) router_id: u32,
     pub(crate) multipath: crate::api::Multipath,
-    /// Selection is deferred after our restart (RFC 4724 4.1): learned routes are neither announced nor given out.
+    /// True while route selection is deferred after our restart (RFC 4724 4.1): learned routes are neither
+    /// announced nor reported.
     pub(crate) deferring: bool,
-    /// `Input::LocalReady` came.
+    /// True after `Input::LocalReady`.
     pub(crate) local_ready: bool,
-    /// Some peer may be sent learned routes: an eBGP peer or a reflector client is configured.
+    /// True if learned routes may be announced: an eBGP peer or a reflector client is configured.
     pub(crate) transit: bool,
-    /// By family.
+    /// Counters of announcements and withdrawals, by family.
     pub(crate) changes: [RouteChanges; 2],
     /// Cluster ids of our reflector clients (RFC 4456), sorted.
     pub(crate) clusters: Vec<u32>,
 }
 
 impl Shared {
-    /// No routes, and nothing deferred.
+    /// Creates the state without routes and without deferral.
     pub(crate) fn new(asn: u32, router_id: u32, policy: PolicyHandle, key: HashKey) -> Self {
         Self {
             attrs: attr_table::AttrTable::new(key),
@@ -76,13 +78,13 @@ impl Shared {
         }
     }
 
-    /// Counters of the announcements and withdrawals of this family.
+    /// Returns the counters of announcements and withdrawals of this family.
     pub(crate) fn changes_of(&mut self, family: Family) -> &mut RouteChanges {
         let [v4, v6] = &mut self.changes;
         if family == Family::Ipv4Unicast { v4 } else { v6 }
     }
 
-    /// One of these clusters is ours.
+    /// Returns true if the list contains a cluster id of this speaker.
     fn is_own_cluster(&self, clusters: &[u32]) -> bool {
         clusters.iter().any(|c| self.clusters.binary_search(c).is_ok())
     }

@@ -8,7 +8,7 @@ use super::pool::Pool;
 use crate::api::NextHopState;
 use crate::types::Family;
 
-/// No next hop: a local route.
+/// Number that stands for no next hop, as for local routes.
 pub(crate) const NO_HOP: u32 = u32::MAX;
 
 #[derive(Debug, Clone, Default)]
@@ -16,11 +16,11 @@ struct NextHopEntry {
     address: Option<ScopedAddr>,
     refs: u32,
     state: Option<NextHopState>,
-    /// Its state for routes to these prefixes, which `state` rests on.
+    /// State for routes to these prefixes; `state` itself may depend on routes to them.
     within: Vec<(Cidr, NextHopState)>,
-    /// Changed since the last full walk of the tables began.
+    /// Changed since the last complete reevaluation began.
     dirty: bool,
-    /// Slots that came before it was resolved; `None`: too many, a reevaluation has to find them.
+    /// Slots queued until the next hop is resolved. `None`: too many; a reevaluation is required.
     waiting: Option<Vec<(Family, u32)>>,
 }
 
@@ -31,35 +31,35 @@ impl NextHopEntry {
     }
 }
 
-/// Slots that a next hop remembers before its first answer.
+/// Maximum number of slots queued per unresolved next hop.
 const WAITING_MAX: usize = 64;
 
-/// Consequence of the resolution of a next hop.
+/// Effect of a resolution.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum NextHopUpdate {
-    /// Nothing new.
+    /// No change.
     Same,
-    /// These slots have to be decided.
+    /// These slots have to be decided again.
     Slots(Vec<(Family, u32)>),
-    /// All routes have to be looked at.
+    /// All routes have to be checked.
     All,
 }
 
-/// All next hops, counted by the attribute sets that have them.
+/// All next hops, reference-counted by the attribute sets.
 #[derive(Debug, Clone)]
 pub(crate) struct NextHopTable {
     pool: Pool<NextHopEntry>,
     by_address: HashMap<ScopedAddr, u32, HashKey>,
-    /// New ones that the embedder has to resolve.
+    /// New next hops that the embedder has to resolve.
     pub(crate) track: Vec<ScopedAddr>,
-    /// May have lost the last reference.
+    /// Next hops that may have lost their last reference.
     idle: Vec<u32>,
     dirty: Vec<u32>,
     unanswered: usize,
 }
 
 impl NextHopTable {
-    /// None.
+    /// Creates an empty table.
     pub(crate) fn new(key: HashKey) -> Self {
         Self {
             pool: Pool::default(),
@@ -102,8 +102,8 @@ impl NextHopTable {
         }
     }
 
-    /// Forgets what nobody refers to any more and returns its addresses. Called between inputs, so that a next hop that
-    /// goes and comes within one is not resolved anew.
+    /// Removes unreferenced next hops and calls `gone` for each. Called between inputs, so that a next hop
+    /// that disappears and reappears within one input is not resolved again.
     pub(crate) fn collect(&mut self, mut gone: impl FnMut(ScopedAddr)) {
         while let Some(id) = self.idle.pop() {
             if self.pool.get(id).is_some_and(|h| h.refs == 0 && h.address.is_some())
@@ -117,7 +117,7 @@ impl NextHopTable {
         }
     }
 
-    /// Takes the resolution of a next hop.
+    /// Sets the resolution of a next hop.
     pub(crate) fn set(&mut self, address: ScopedAddr, state: NextHopState) -> NextHopUpdate {
         let Some(id) = self.by_address.get(&address) else { return NextHopUpdate::Same };
         let Some(hop) = self.pool.get_mut(*id) else { return NextHopUpdate::Same };
@@ -138,8 +138,8 @@ impl NextHopTable {
         NextHopUpdate::All
     }
 
-    /// Takes its state for routes to some prefixes, for all others than those it is [`NextHopTable::set`]; gives the prefixes for which it
-    /// may be another now.
+    /// Sets the state for routes to certain prefixes; for all others [`NextHopTable::set`] applies. Returns
+    /// the prefixes whose state may have changed.
     pub(crate) fn set_within(&mut self, address: ScopedAddr, within: Vec<(Cidr, NextHopState)>) -> Vec<Cidr> {
         let id = self.by_address.get(&address);
         let Some(hop) = id.and_then(|id| self.pool.get_mut(*id)) else { return Vec::new() };
@@ -150,12 +150,12 @@ impl NextHopTable {
         old.iter().chain(&hop.within).map(|(prefix, _)| *prefix).collect()
     }
 
-    /// Next hops that are not resolved yet.
+    /// Returns the number of next hops not resolved yet.
     pub(crate) fn unanswered(&self) -> usize {
         self.unanswered
     }
 
-    /// Notes a slot for the first answer, if there was none yet.
+    /// Queues a slot for the first resolution of a next hop; no effect if it is resolved.
     #[inline]
     pub(crate) fn wait(&mut self, id: u32, family: Family, slot: u32) {
         let Some(hop) = self.pool.get_mut(id) else { return };
@@ -170,7 +170,7 @@ impl NextHopTable {
         }
     }
 
-    /// All routes were looked at since the last change.
+    /// Marks all changes as processed, after a complete reevaluation.
     pub(crate) fn clean(&mut self) {
         for id in self.dirty.drain(..) {
             if let Some(hop) = self.pool.get_mut(id) {
@@ -183,12 +183,13 @@ impl NextHopTable {
         self.pool.get(id).is_some_and(|h| h.dirty)
     }
 
-    /// Its resolution; `None` while the embedder has not answered.
+    /// Returns the resolution. `None` until the embedder answers.
     pub(crate) fn state(&self, id: u32) -> Option<NextHopState> {
         self.pool.get(id)?.state
     }
 
-    /// The metric of a next hop that is reachable for routes to this prefix; 0 for local routes.
+    /// Returns the metric of a next hop for a route to this prefix; 0 for local routes. `None` if it is
+    /// unreachable or unresolved.
     #[inline]
     pub(crate) fn metric(&self, id: u32, prefix: impl FnOnce() -> Cidr) -> Option<u32> {
         if id == NO_HOP {

@@ -1,17 +1,19 @@
-//! Slots with stable numbers, in chunks that are given back when they are empty.
+//! Slab of values with stable numbers, in chunks that are freed when empty.
 
-/// Slots in a chunk: so many that a chunk, which allocators map by itself, wastes little of its last page.
+/// Slots per chunk, as a power of two: large enough that an allocator maps a chunk separately and little of
+/// its last page is unused.
 const CHUNK_BITS: u32 = 14;
 const CHUNK: usize = 1 << CHUNK_BITS;
 
-/// Values by number. A `Vec` would copy itself while it grows and never shrink; a million routes come and go in here.
+/// Values by number. A `Vec` would copy its contents while growing and never shrink, with up to a million
+/// routes added and removed.
 #[derive(Debug, Clone)]
 pub(crate) struct Pool<T> {
     chunks: Vec<Chunk<T>>,
-    /// Chunks with room, each once; the last one is filled first.
+    /// Chunks with free slots, each once; the last one is filled first.
     partial: Vec<u32>,
     len: usize,
-    /// All numbers that ever were given out are below this.
+    /// Upper bound of all numbers ever assigned.
     limit: u32,
 }
 
@@ -32,7 +34,7 @@ fn split(id: u32) -> (usize, usize) {
 }
 
 impl<T: Default> Pool<T> {
-    /// The value of a slot; a default value where the slot is free.
+    /// Returns the value of a slot; a default value if the slot is free.
     #[inline]
     pub(crate) fn get(&self, id: u32) -> Option<&T> {
         let (chunk, item) = split(id);
@@ -45,14 +47,15 @@ impl<T: Default> Pool<T> {
         self.chunks.get_mut(chunk)?.items.get_mut(item)
     }
 
-    /// Puts a value into a free slot.
+    /// Stores a value in a free slot and returns its number.
     pub(crate) fn insert(&mut self, value: T) -> u32 {
         self.len += 1;
         let number = match self.partial.last() {
             Some(number) => *number,
             None => {
                 let number = u32::try_from(self.chunks.len()).unwrap_or(u32::MAX);
-                // The first one grows, for those who have little; copying the others while they grow would be in vain.
+                // The first chunk grows on demand, for small tables. Later chunks are allocated whole, to
+                // avoid copies.
                 let room = if self.chunks.is_empty() { 0 } else { CHUNK };
                 self.chunks.push(Chunk { items: Vec::with_capacity(room), free: Vec::new() });
                 self.partial.push(number);
@@ -80,7 +83,7 @@ impl<T: Default> Pool<T> {
         id
     }
 
-    /// Takes the value out of its slot, which must be in use.
+    /// Removes the value of a slot, which must be in use.
     pub(crate) fn remove(&mut self, id: u32) -> Option<T> {
         let (number, item) = split(id);
         let chunk = self.chunks.get_mut(number)?;
@@ -96,24 +99,24 @@ impl<T: Default> Pool<T> {
         Some(value)
     }
 
-    /// Slots in use.
+    /// Returns the number of slots in use.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// All slot numbers are below this; it never falls, as walks rely on.
+    /// Returns the upper bound of slot numbers. It never decreases; scans of the pool rely on that.
     pub(crate) fn limit(&self) -> u32 {
         self.limit
     }
 
-    /// All slots of all chunks with their numbers; free ones hold default values.
+    /// Iterates over all slots with their numbers; free slots hold default values.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         (0u32..).zip(&self.chunks).flat_map(|(number, chunk)| {
             (0u32..).zip(&chunk.items).map(move |(item, value)| (number << CHUNK_BITS | item, value))
         })
     }
 
-    /// Octets allocated.
+    /// Returns the octets allocated.
     pub(crate) fn memory(&self) -> usize {
         let chunks = self.chunks.iter();
         chunks

@@ -1,18 +1,18 @@
-//! Reevaluation of a table after changes that concern many prefixes: a pass over all slots, a few at a time, for any number of
-//! reasons at once.
+//! Reevaluation of a table after changes that affect many prefixes: one pass over all slots in bounded slices
+//! serves any number of jobs at once.
 
-/// Why a reevaluation is under way.
+/// Purpose of a reevaluation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Job {
-    /// Remove paths of ended sessions.
+    /// Removes paths of ended sessions.
     Purge,
-    /// Ask import policy again.
+    /// Evaluates import policy again.
     Reimport,
-    /// Next hops changed.
+    /// Decides again after changes of next hops.
     NextHops,
-    /// Ask export policy again.
+    /// Evaluates export policy again.
     Reexport,
-    /// Other paths may share the load.
+    /// Decides again after a change of ECMP settings or of stale routes.
     Decide,
 }
 
@@ -24,13 +24,13 @@ impl Job {
 struct Round {
     job: Job,
     start: u32,
-    /// All slots that were there are below this. What comes later comes as the job would leave it.
+    /// Upper bound of the slots that exist at the request. Later slots are created up to date.
     end: u32,
     wrapped: bool,
 }
 
 impl Round {
-    /// No slot from here on has to be visited before the pass wraps.
+    /// Returns the position from which on no slot has to be visited before the pass wraps.
     fn goal(&self) -> u32 {
         if self.wrapped { self.start.min(self.end) } else { self.end }
     }
@@ -40,16 +40,16 @@ impl Round {
     }
 }
 
-/// How far the pass is, and for which jobs it still has to visit slots.
+/// Position of the pass, and the jobs that still have to visit slots.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Reevaluation {
     at: u32,
     rounds: Vec<Round>,
-    /// Import policy is evaluated again for all peers, not only for those that are marked.
+    /// Evaluates import policy again for all peers, not only for the marked ones.
     pub(crate) reimport_all: bool,
 }
 
-/// The next slots to look at.
+/// Range of slots to visit next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Slice {
     pub(crate) from: u32,
@@ -57,7 +57,8 @@ pub(crate) struct Slice {
 }
 
 impl Reevaluation {
-    /// Every slot that is there, all below `limit`, has to be visited for this from now on. One that is under way starts over.
+    /// Requests that every existing slot, all below `limit`, be visited for a job. A job in progress starts
+    /// over.
     pub(crate) fn request(&mut self, job: Job, limit: u32) {
         self.rounds.retain(|r| r.job != job);
         self.rounds.push(Round { job, start: self.at, end: limit, wrapped: false });
@@ -71,14 +72,14 @@ impl Reevaluation {
         self.rounds.iter().any(|r| r.job == job)
     }
 
-    /// The next slots, at most `max` of a table with `limit`.
+    /// Returns the next slice, at most `max` slots of a table with `limit`.
     pub(crate) fn next(&mut self, limit: u32, max: u32) -> Slice {
         self.wrap(limit);
         let to = self.goal(limit).min(self.at.saturating_add(max));
         Slice { from: self.at, to: to.max(self.at) }
     }
 
-    /// No round has to see anything from here on.
+    /// Returns the position from which on no job has slots to visit.
     fn goal(&self, limit: u32) -> u32 {
         self.rounds.iter().map(Round::goal).max().unwrap_or(0).min(limit)
     }
@@ -92,10 +93,10 @@ impl Reevaluation {
         }
     }
 
-    /// The slice was visited; calls `done` for each job for which all slots were visited.
+    /// Records that a slice was visited, and calls `done` for each completed job.
     pub(crate) fn advance(&mut self, slice: Slice, limit: u32, mut done: impl FnMut(Job)) {
         self.at = slice.to;
-        // With slots that are no more every round is through.
+        // At the end of the table every round is complete.
         let at = if self.at >= limit { u32::MAX } else { self.at };
         for job in Job::ALL {
             let before = self.rounds.len();
@@ -115,8 +116,8 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// When a job is done, every slot that was there when it was asked for has been visited since; and that is not long
-        /// after, however fast the table grows meanwhile.
+        /// When a job is done, every slot that existed at its request has been visited since. It finishes
+        /// within a bounded number of slices, however fast the table grows.
         #[test]
         fn a_round_covers_all_and_no_more(
             steps in prop::collection::vec((0u32..50, prop::option::weighted(0.3, 0..Job::ALL.len())), 1..60),
@@ -124,7 +125,7 @@ mod tests {
         ) {
             let mut walk = Reevaluation::default();
             let mut limit = 0;
-            // What was there when each job was asked for, what of it was seen, and in how many slices.
+            // For each job: slots at its request, slots visited since, and number of slices.
             let mut asked: [Option<(u32, std::collections::BTreeSet<u32>, u32)>; Job::ALL.len()] = Default::default();
             let rest = std::iter::repeat_n((0, None), 2000);
             for (grow, ask) in steps.into_iter().chain(rest) {
@@ -147,14 +148,14 @@ mod tests {
                     let at = Job::ALL.iter().position(|j| *j == job).unwrap();
                     let (want, seen, slices) = asked[at].take().unwrap();
                     prop_assert!((0..want).all(|slot| seen.contains(&slot)), "{want} {seen:?}");
-                    // Twice round what was there, or what others had asked for until then.
+                    // At most two passes over the slots of all requests.
                     prop_assert!(slices <= 2 * limit.div_ceil(max) + 3, "{slices} slices of {max}");
                 }
             }
             prop_assert!(walk.is_idle() && asked.iter().all(Option::is_none));
         }
 
-        /// A table that grows as fast as it is walked.
+        /// A table that grows as fast as the pass advances.
         #[test]
         fn what_comes_later_is_not_walked(limit in 0u32..1000, max in 1u32..100) {
             let mut walk = Reevaluation::default();

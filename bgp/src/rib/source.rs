@@ -1,4 +1,4 @@
-//! Sources of paths: the peers, as far as the tables need them.
+//! Sources of paths: the part of a peer's state that the tables need.
 
 use std::sync::Arc;
 
@@ -10,16 +10,16 @@ use crate::api::{PeerId, PeerView};
 use crate::types::Family;
 use crate::wire::Role;
 
-/// The number that local routes carry instead of a peer's, above all of those: 22 bits.
+/// Source number of local routes, above those of all peers: 22 bits.
 pub(crate) const LOCAL: u32 = (1 << 22) - 1;
 
-/// Refreshes that may begin before one has ended.
+/// Maximum number of route refreshes that begin without an end.
 const REFRESHES: u8 = 40;
 
-/// Generations over which stale routes are kept at most: an octet distinguishes them.
+/// Maximum number of generations over which stale routes are kept: generations are numbers of eight bits.
 const SPAN: u8 = 200;
 
-/// A peer, session apart.
+/// A peer as a source of paths, without its session.
 #[derive(Debug, Clone)]
 pub(crate) struct Source {
     pub(crate) id: PeerId,
@@ -29,63 +29,65 @@ pub(crate) struct Source {
     pub(crate) local_asn: u32,
     pub(crate) class: u64,
     pub(crate) client: Option<u32>,
-    /// Rises when the same route of it is reflected otherwise: in another cluster, or as of another originator.
+    /// Incremented when its routes are reflected with other attributes: another cluster id or originator.
     pub(crate) reflection: u32,
     pub(crate) allow_own_as: u8,
-    /// [`PeerConfig::role`](crate::PeerConfig::role).
+    /// Local role, [`PeerConfig::role`](crate::PeerConfig::role).
     pub(crate) role: Option<Role>,
-    /// [`PeerConfig::ebgp_policy`](crate::PeerConfig::ebgp_policy).
+    /// See [`PeerConfig::ebgp_policy`](crate::PeerConfig::ebgp_policy).
     pub(crate) ebgp_policy: bool,
-    /// Maintenance of it is about to begin: its routes are the last to be used (RFC 8326 4.2).
+    /// Graceful shutdown of the session: its routes get LOCAL_PREF 0 (RFC 8326 4.2).
     pub(crate) drained: bool,
-    /// The BGP identifier of the last OPEN.
+    /// BGP identifier in the last OPEN.
     pub(crate) router_id: u32,
-    /// Our addresses towards it: no next hop of its routes may be one of them.
+    /// Local addresses towards the peer, which are no valid next hop of its routes.
     pub(crate) own: SmallVec<[ScopedAddr; 3]>,
     pub(crate) families: [SourceFamily; 2],
-    /// No longer configured: forgotten when its last path is removed.
+    /// No longer configured; freed when its last path is removed.
     pub(crate) removed: bool,
 }
 
-/// The routes of one family of a peer.
+/// State of one family of a peer.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct SourceFamily {
-    /// The generation of new paths: it rises with each session's end, and with each refresh.
+    /// Generation of new paths; incremented at the end of a session and at each route refresh.
     pub(crate) generation: u8,
-    /// The generation in which the current session began, or the last one ended: a refresh begins others (RFC 7313).
+    /// Generation at the start of the current session or the end of the last one. A refresh starts further
+    /// generations (RFC 7313).
     session: u8,
-    /// Paths from this generation on are kept as stale: of an earlier session (RFC 4724), or not yet refreshed (RFC 7313).
+    /// Oldest generation of stale paths: of an earlier session (RFC 4724), or not yet refreshed (RFC 7313).
+    /// `None`: no stale paths.
     pub(crate) kept: Option<u8>,
-    /// Of these, paths up to this generation are long-lived stale (RFC 9494).
+    /// Newest generation of long-lived stale paths (RFC 9494).
     pub(crate) long_lived: Option<u8>,
-    /// Stale routes wait for the end of a refresh in this very session (RFC 7313).
+    /// True if stale paths wait for EoRR in the current session (RFC 7313).
     pub(crate) refreshing: bool,
-    /// Paths of the current session.
+    /// Number of paths of the current generation.
     pub(crate) current: Counts,
-    /// Paths of the kept generations.
+    /// Number of stale paths.
     pub(crate) stale: Counts,
-    /// Prefixes whose best path it gives.
+    /// Number of prefixes whose best path comes from this source.
     pub(crate) best: u32,
-    /// Sessions ended since the walk last completed a round.
+    /// Number of generations ended since the last complete purge.
     pub(crate) unswept: u8,
-    /// Its import decisions have to be made anew.
+    /// True if import policy has to be evaluated again.
     pub(crate) reimport: bool,
-    /// The current session has several paths of a prefix (RFC 7911).
+    /// True if the current session has several paths per prefix (RFC 7911).
     pub(crate) add_path: bool,
 }
 
-/// Routes of a family that stay when its session ends.
+/// Routes of a family to keep at the end of its session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Keep {
-    /// Nothing.
+    /// No routes.
     Nothing,
-    /// The routes of this session, and not those that were stale already (RFC 4724 4.2).
+    /// Routes of this session, but not those that were stale before (RFC 4724 4.2).
     Session,
-    /// Also those that were stale already (RFC 8538 4.1, RFC 9494 4.2).
+    /// All routes, including those that were stale before (RFC 8538 4.1, RFC 9494 4.2).
     All,
 }
 
-/// Numbers of paths.
+/// Number of paths, by result of import.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub(crate) received: u32,
@@ -93,44 +95,44 @@ pub(crate) struct Counts {
 }
 
 impl SourceFamily {
-    /// Paths of this generation count.
+    /// Returns true if paths of this generation are valid: current or stale.
     #[inline]
     pub(crate) fn is_valid(&self, generation: u8) -> bool {
         generation == self.generation || self.is_kept(generation)
     }
 
-    /// Paths of this generation are stale.
+    /// Returns true if paths of this generation are stale.
     #[inline]
     fn is_kept(&self, generation: u8) -> bool {
         generation != self.generation
             && self.kept.is_some_and(|oldest| self.age(generation) <= self.age(oldest))
     }
 
-    /// Paths of this generation are long-lived stale.
+    /// Returns true if paths of this generation are long-lived stale.
     #[inline]
     pub(crate) fn is_long_lived(&self, generation: u8) -> bool {
         self.long_lived.is_some_and(|newest| self.age(generation) >= self.age(newest))
             && self.is_kept(generation)
     }
 
-    /// How many generations ago.
+    /// Returns the age of a generation: 0 for the current one.
     #[inline]
     fn age(&self, generation: u8) -> u8 {
         self.generation.wrapping_sub(generation)
     }
 
-    /// Paths of this generation came in an earlier session.
+    /// Returns true if paths of this generation were received in an earlier session.
     #[inline]
     pub(crate) fn is_earlier(&self, generation: u8) -> bool {
         self.age(generation) > self.age(self.session)
     }
 
-    /// Rises with the age of paths that came in earlier sessions; 0 for those of the current one.
+    /// Returns the age of a generation of an earlier session; 0 for those of the current session.
     pub(crate) fn age_if_earlier(&self, generation: u8) -> u8 {
         if self.is_earlier(generation) { self.age(generation) } else { 0 }
     }
 
-    /// Where paths of this generation are counted.
+    /// Returns the counters for paths of this generation.
     #[inline]
     pub(crate) fn counts(&mut self, generation: u8) -> Option<&mut Counts> {
         if generation == self.generation {
@@ -142,21 +144,22 @@ impl SourceFamily {
         }
     }
 
-    /// Paths that came in the running session: a refresh makes them stale, but they are no fewer for it.
+    /// Returns the number of paths received in the current session. Paths that a refresh made stale still
+    /// count.
     pub(crate) fn of_session(&self) -> u32 {
         self.current.received + if self.refreshing { self.stale.received } else { 0 }
     }
 
-    /// The session ended. `false`: the table holds nothing of it, and of no earlier one that counted until now.
+    /// Handles the end of a session. Returns false if the table has no path that this affects.
     pub(crate) fn end(&mut self, keep: Keep) -> bool {
         if self.current.received == 0 && self.kept.is_none() {
-            // No path has this generation, so that it serves the next session, too: whoever comes and goes without a route
-            // costs no walk over the table.
+            // No path has this generation, so the next session can use it: a peer without routes causes no
+            // purge.
             self.refreshing = false;
             self.session = self.generation;
             return false;
         }
-        // What a refresh had not come to is no older than the rest.
+        // Paths that a refresh had not reached yet are as recent as the others of the session.
         let joined = keep == Keep::All || (keep == Keep::Session && self.refreshing);
         self.refreshing = false;
         let older = self.kept.filter(|oldest| joined && self.age(*oldest) < SPAN);
@@ -173,11 +176,12 @@ impl SourceFamily {
         true
     }
 
-    /// A refresh begins: all routes are stale until they come again (RFC 7313 4). One that begins anew makes those stale
-    /// that had come already.
+    /// Handles BoRR: all paths are stale until they are announced again (RFC 7313 4). A repeated BoRR makes
+    /// the refreshed ones stale again.
     pub(crate) fn begin_refresh(&mut self) {
         let oldest = self.kept.unwrap_or(self.generation);
-        // An octet distinguishes generations. A peer that begins so often without an end gets no more of them.
+        // Generations are numbers of eight bits: repeated BoRRs without EoRR get no further ones above this
+        // limit.
         if self.generation.wrapping_sub(oldest) < REFRESHES {
             self.kept = Some(oldest);
             self.refreshing = true;
@@ -185,7 +189,7 @@ impl SourceFamily {
         }
     }
 
-    /// The current generation joins the kept ones.
+    /// Makes the current generation stale and starts a new one.
     fn join(&mut self) {
         self.stale.received += self.current.received;
         self.stale.filtered += self.current.filtered;
@@ -194,12 +198,12 @@ impl SourceFamily {
         self.unswept = self.unswept.saturating_add(1);
     }
 
-    /// Stale routes become long-lived stale.
+    /// Makes all stale paths long-lived stale.
     pub(crate) fn begin_long_lived(&mut self) {
         self.long_lived = self.kept.map(|_| self.generation.wrapping_sub(1));
     }
 
-    /// Routes that are still stale are gone.
+    /// Invalidates all stale paths. Returns true if there were any.
     pub(crate) fn drop_stale(&mut self) -> bool {
         let had = self.kept.take().is_some();
         self.refreshing = false;
@@ -214,7 +218,7 @@ impl Source {
         self.asn != self.local_asn
     }
 
-    /// Our role, where it acts.
+    /// Returns the local role; `None` on iBGP sessions, to which roles do not apply.
     pub(crate) fn role(&self) -> Option<Role> {
         self.role.filter(|_| self.ebgp())
     }
@@ -242,7 +246,7 @@ impl Source {
     }
 }
 
-/// All peers by number.
+/// All peers by source number.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Sources(Slab<Source>);
 
@@ -251,7 +255,7 @@ impl Sources {
         u32::try_from(self.0.insert(source)).unwrap_or(LOCAL)
     }
 
-    /// Those included whose routes are not all gone yet.
+    /// Returns the number of sources, including removed ones with paths left.
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
@@ -311,7 +315,7 @@ mod tests {
             assert_eq!((f.is_valid(old), f.is_valid(new)), (keep, keep));
             assert_eq!(f.stale.received, if keep { 3 } else { 0 });
             assert!(!f.refreshing);
-            // The next session starts clean, and another end drops what was stale before.
+            // The next session starts afresh, and its end drops what was stale before.
             received(&mut f, 1);
             let last = f.generation;
             f.end(Keep::Session);
@@ -328,7 +332,7 @@ mod tests {
         assert_eq!((f.generation, f.unswept), (0, 0));
         received(&mut f, 1);
         assert!(f.end(Keep::Session) && !f.is_earlier(f.generation) && f.is_valid(0));
-        // It came back and was silent: what was kept for it is to go.
+        // The peer returned without routes: the paths kept from before are dropped.
         assert!(f.end(Keep::Session) && !f.is_valid(0));
         assert!(!f.end(Keep::Nothing));
     }

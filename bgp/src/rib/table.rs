@@ -1,4 +1,4 @@
-//! One table: prefix to paths.
+//! Table of one family: prefixes and their paths.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -17,7 +17,7 @@ use super::pool::Pool;
 use super::source::LOCAL;
 use crate::api::Tag;
 
-/// The prefixes of one family.
+/// All prefixes of one family, with their paths.
 #[derive(Debug, Clone)]
 pub(crate) struct Table<A> {
     pub(super) entries: Pool<Entry<A>>,
@@ -26,18 +26,19 @@ pub(crate) struct Table<A> {
     pub(crate) log: Log,
     pub(crate) locals: HashMap<(A, u8), LocalRoute, HashKey>,
     pub(crate) key: HashKey,
-    /// Marks of inputs by slot, until the change is taken.
+    /// Markers of inputs by slot, until the change is taken.
     pub(super) tags: FxHashMap<u32, Tag>,
     pub(super) dirty: VecDeque<u32>,
-    /// Vacant entries: without paths, but update groups may still have to withdraw them.
+    /// Vacant entries: without paths, but possibly still to be withdrawn by update groups.
     pub(super) vacant: VecDeque<u32>,
     path_count: usize,
     prefix_count: usize,
-    /// Update groups that announce other than best paths: only for them such paths' changes are logged.
+    /// Number of update groups that announce other paths than the best one. Changes of such paths are logged
+    /// only if it is not 0.
     pub(crate) planes: usize,
 }
 
-/// A source has no room for another path of the prefix.
+/// Error: the source has the maximum number of paths of the prefix.
 struct TooMany;
 
 /// Effect of an announcement.
@@ -46,20 +47,20 @@ pub(crate) enum Announced {
     New,
     Replaced,
     Repeated,
-    /// No room for more prefixes.
+    /// The table has the maximum number of prefixes.
     Refused,
-    /// No room for more paths of this prefix from this source.
+    /// The source has the maximum number of paths of this prefix.
     TooMany,
 }
 
-/// Prefixes whose places in memory are fetched at the same time.
+/// Number of prefixes that are prefetched together.
 pub(crate) const AHEAD: usize = 16;
 
-/// Paths of a prefix that one source may have: each costs a walk over the others.
+/// Maximum number of paths per prefix and source: each new path is compared with all others.
 pub(crate) const PATHS_MAX: usize = 255;
 
 impl<A: Key> Table<A> {
-    /// No prefixes.
+    /// Creates an empty table.
     pub(crate) fn new(key: HashKey) -> Self {
         Self {
             entries: Pool::default(),
@@ -82,7 +83,7 @@ impl<A: Key> Table<A> {
         self.entries.get(slot)
     }
 
-    /// All slot numbers are below this.
+    /// Returns the upper bound of slot numbers.
     pub(crate) fn limit(&self) -> u32 {
         self.entries.limit()
     }
@@ -93,16 +94,16 @@ impl<A: Key> Table<A> {
         })
     }
 
-    /// Reads the places in memory where the first [`AHEAD`] of these prefixes are found, if they are there: such reads overlap,
-    /// while those of finds that follow each other each wait for memory.
+    /// Prefetches index slots and entries of the first [`AHEAD`] prefixes. These reads overlap, while the
+    /// reads of successive lookups each wait for memory.
     pub(crate) fn prefetch(&self, prefixes: impl Iterator<Item = (A, u8)>) {
-        // A small index lies near the processor anyhow.
+        // A small index fits into the processor cache.
         if self.index.memory() > 256 * 1024 {
             let (mut hashes, mut places) = ([0; AHEAD], [0; AHEAD]);
             for (hash, (address, len)) in hashes.iter_mut().zip(prefixes) {
                 *hash = address.hash(&self.key, len);
             }
-            // No branch may hang on what is read before all reads are under way.
+            // All reads have to be issued before a branch depends on one of them.
             for (place, hash) in places.iter_mut().zip(hashes) {
                 *place = self.index.place(hash);
             }
@@ -122,7 +123,7 @@ impl<A: Key> Table<A> {
         if self.entries.len() >= MAX_ID as usize - 4096 {
             return None;
         }
-        // A position in the past, so that no reader takes it for news before it is logged.
+        // A position in the past: readers must not take the entry for changed before it is logged.
         let seq = short(self.log.base().wrapping_sub(1));
         let entry = Entry { address, seq, first: Packed::default(), len, flags: flag::LIVE, sources: 0 };
         let slot = self.entries.insert(entry);
@@ -139,13 +140,14 @@ impl<A: Key> Table<A> {
         self.index.rebuild(self.entries.len(), all);
     }
 
-    /// The paths of an entry, the best one first.
+    /// Iterates over the paths of an entry, the best one first.
     pub(crate) fn paths(&self, entry: &Entry<A>) -> impl Iterator<Item = Path> {
         let first = (!entry.is_empty()).then(|| entry.first());
         std::iter::successors(first, |p| self.path_at(p.next))
     }
 
-    /// Adds or replaces the path of `source` with this path identifier. The path takes its own reference to `attr`.
+    /// Adds or replaces the path of `source` with this path identifier. The path holds its own reference to
+    /// `attr`.
     pub(crate) fn announce(
         &mut self,
         shared: &mut Shared,
@@ -180,7 +182,8 @@ impl<A: Key> Table<A> {
             && shared.sources.get(source).is_some_and(|s| s.family(A::FAMILY).is_earlier(first.generation))
             && self.remove_if(shared, slot, |_, p| p.source == source && !p.is_same(&first))
         {
-            // An earlier session had path identifiers, and left several. This one replaces them all.
+            // The earlier session used path identifiers and left several paths. This one replaces all of
+            // them.
             return self.announce(shared, (source, path_id), prefix, attr, reason);
         }
         if let Some((at, before)) = replaced {
@@ -197,7 +200,7 @@ impl<A: Key> Table<A> {
                     .is_some_and(|s| s.family(A::FAMILY).is_valid(before.generation));
             count(shared, A::FAMILY, before, false);
             count(shared, A::FAMILY, path, true);
-            // What was stale shares the load again.
+            // A path that was stale shares load again.
             if same && was_valid && !renamed && !was_stale {
                 return Announced::Repeated;
             }
@@ -221,7 +224,7 @@ impl<A: Key> Table<A> {
         Announced::New
     }
 
-    /// Puts a path into an entry that has none like it.
+    /// Adds a path to an entry that does not have it.
     fn add(&mut self, shared: &mut Shared, slot: u32, path: Path, change: Change) {
         self.path_count += 1;
         let Some(entry) = self.entries.get(slot).copied() else { return };
@@ -239,7 +242,7 @@ impl<A: Key> Table<A> {
         };
         let before = entry.first();
         let decided = if scope == Some(Scope::Tied) { self.join(shared, &entry, &path) } else { None };
-        // Behind the first path, or in its place.
+        // Insert behind the first path, or in its place.
         let (first, second) = match (decided, effect) {
             (Some(decided), _) => decided,
             (None, Effect::Takes) => {
@@ -259,10 +262,10 @@ impl<A: Key> Table<A> {
         }
     }
 
-    /// Decides after the path `new` has taken the place of `old`.
+    /// Decides again after the path `new` has replaced `old`.
     fn replace(&mut self, shared: &mut Shared, slot: u32, old: &Path, new: &Path, change: Change) {
         let Some(entry) = self.entries.get(slot) else { return };
-        // One that was tied may have kept others out, be it by its MED.
+        // A tied path may have eliminated others, for example by its MED.
         let effect = if old.tied || entry.first().is_same(new) {
             Effect::Decide(Scope::All)
         } else {
@@ -280,9 +283,9 @@ impl<A: Key> Table<A> {
         }
     }
 
-    /// The path that this one of a session with path identifiers replaces: that with its number or, since numbers need
-    /// not last from one session to the next, a stale one that is equal. Other stale ones stay until End-of-RIB, so that
-    /// forwarding is not affected by a restart that numbers paths otherwise (RFC 7911 5).
+    /// Returns the path that a path of an add-path session replaces: the one with its identifier, or, because
+    /// identifiers may change between sessions, an equal stale path. Other stale paths stay until End-of-RIB,
+    /// so that a restart with other path identifiers does not affect forwarding (RFC 7911 5).
     fn replaced(&self, shared: &Shared, entry: &Entry<A>, new: &Path) -> Result<Option<Path>, TooMany> {
         let received = shared.attrs.received(new.attr);
         let Some(family) = shared.sources.get(new.source).map(|s| s.family(A::FAMILY)) else {
@@ -302,13 +305,14 @@ impl<A: Key> Table<A> {
         if equal.is_none() && count >= PATHS_MAX { Err(TooMany) } else { Ok(equal) }
     }
 
-    /// The hanging path of this number.
+    /// Returns the path with this number in the linked list.
     #[inline]
     pub(super) fn path_at(&self, at: u32) -> Option<Path> {
         self.paths.get(at).map(|p| p.path())
     }
 
-    /// The first path of an entry for which `is` holds, and where it stands; [`NO_PATH`]: in the entry itself.
+    /// Returns the first path of an entry for which `is` returns true, and its number in the list;
+    /// [`NO_PATH`] for the first path.
     #[inline]
     fn seek(&self, entry: &Entry<A>, is: impl Fn(&Path) -> bool) -> Option<(u32, Path)> {
         if entry.is_empty() {
@@ -322,7 +326,7 @@ impl<A: Key> Table<A> {
         Some((at, path))
     }
 
-    /// Puts a path where [`Table::seek`] found one.
+    /// Stores a path at the place that [`Table::seek`] returned.
     #[inline]
     fn put(&mut self, slot: u32, at: u32, path: Path) {
         let place = if at == NO_PATH {
@@ -335,7 +339,7 @@ impl<A: Key> Table<A> {
         }
     }
 
-    /// Removes the path of `source` with this path identifier; `false` when there was none.
+    /// Removes the path of `source` with this path identifier. Returns false if there was none.
     pub(crate) fn withdraw(
         &mut self,
         shared: &mut Shared,
@@ -355,7 +359,7 @@ impl<A: Key> Table<A> {
         }
     }
 
-    /// Removes the paths for which `gone` holds and decides anew; `false` when there was none.
+    /// Removes the paths for which `gone` returns true, and decides again. Returns false if there were none.
     pub(crate) fn remove_if(
         &mut self,
         shared: &mut Shared,
@@ -366,7 +370,7 @@ impl<A: Key> Table<A> {
         let old_best = entry.best_key();
         let mut removed: SmallVec<[Path; 2]> = SmallVec::new();
         let mut sources = 0;
-        // Hanging paths first, so that one of those that stay can take the first place.
+        // The linked list first, so that one of the remaining paths can take the first place.
         let mut before = None;
         let mut at = entry.first.next();
         while let Some(path) = self.path_at(at) {
@@ -421,7 +425,7 @@ impl<A: Key> Table<A> {
         }
         let used = removed.iter().any(|p| p.multipath);
         let change = Change { best: old_best, used, other: true };
-        // What had lost before MED is missed by nobody.
+        // A path that lost before MED has no influence on the decision.
         let missed = removed.iter().any(|p| p.tied);
         let stays = self
             .entries
@@ -438,14 +442,14 @@ impl<A: Key> Table<A> {
         true
     }
 
-    /// Decides anew, because something that paths refer to changed.
+    /// Decides again after a change of data that the paths refer to.
     pub(crate) fn review(&mut self, shared: &mut Shared, slot: u32) {
         let Some(old_best) = self.entries.get(slot).map(Entry::best_key) else { return };
         self.redecide(shared, slot, Scope::All, Change { best: old_best, used: false, other: true });
     }
 
-    /// Makes import decisions anew where `import` gives one, and decides. A path takes its own reference to a set that it
-    /// had not.
+    /// Stores new import results where `import` returns one, and decides again. A path takes a reference to
+    /// its new attribute set.
     pub(crate) fn revise(
         &mut self,
         shared: &mut Shared,
@@ -483,7 +487,7 @@ impl<A: Key> Table<A> {
         }
     }
 
-    /// Prefixes with paths.
+    /// Returns the number of prefixes with paths.
     pub(crate) fn prefixes(&self) -> usize {
         self.prefix_count
     }
@@ -500,7 +504,7 @@ impl<A: Key> Table<A> {
             + (self.dirty.capacity() + self.vacant.capacity()) * 4
     }
 
-    /// All slots that are in use.
+    /// Iterates over all slots in use.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Entry<A>)> {
         self.entries.iter().filter(|(_, e)| e.is_live())
     }

@@ -1,4 +1,4 @@
-//! The decision of an entry, made step by step as paths come and go, against one made from all its paths at once.
+//! Incremental decision of an entry, compared with a decision from all of its paths at once.
 
 use std::net::Ipv4Addr;
 
@@ -21,23 +21,25 @@ const PREFIX: (u32, u8) = (0x0a00_0000, 8);
 
 #[derive(Debug, Clone)]
 enum Op {
-    /// Source, path identifier, neighbouring AS, length of the path, LOCAL_PREF, MED, next hop, refused.
+    /// Source, path identifier, neighbouring AS, AS_PATH length, LOCAL_PREF, MED, next hop, rejected by
+    /// import.
     Announce(u32, u32, u32, usize, u32, u32, u32, bool),
     Withdraw(u32, u32),
     Local(bool),
-    /// The session ends, and the next one has path identifiers or not; what it left is removed later, or stays as stale.
+    /// The session ends; the next one may use path identifiers. Remaining paths are removed later or kept as
+    /// stale.
     End(u32, bool, Keep),
-    /// The end of the initial update: what is still stale goes.
+    /// End-of-RIB: stale paths are removed.
     EndOfRib(u32),
     Purge,
-    /// A next hop and its metric, if there is a way to it.
+    /// Next hop and its metric; `None`: unreachable.
     NextHopEntry(u32, Option<u32>),
-    /// The same for routes to the prefix alone.
+    /// The same for routes to the prefix only.
     NextHopWithin(u32, Option<u32>),
 }
 
 fn op() -> impl Strategy<Value = Op> {
-    // Most concern a few, so that the paths of one meet.
+    // Most operations concern a few sources, so that their paths interact.
     let source = prop_oneof![3 => 0..2u32, 1 => 0..SOURCES].boxed();
     prop_oneof![
         12 => (source.clone(), 0..3u32, 1..3u32, 1..4usize, 0..2u32, 0..3u32, 0..3u32, prop::bool::weighted(0.1))
@@ -64,7 +66,8 @@ fn hop(n: u32) -> ScopedAddr {
     Ipv4Addr::from(0xc000_0200 + n).into()
 }
 
-/// Sources with an odd number may at first send several paths of a prefix. Some share their bit in the entry, some are eBGP.
+/// Sources with an odd number use add-path at first. Some share a bit in `Entry::sources`,
+/// some are eBGP.
 fn source(n: u32) -> Source {
     let mut families = [SourceFamily::default(); 2];
     families[0].add_path = n % 2 == 1;
@@ -92,7 +95,7 @@ fn family(shared: &mut Shared, source: u32) -> &mut SourceFamily {
     shared.sources.get_mut(source).unwrap().family_mut(Family::Ipv4Unicast)
 }
 
-/// The path identifier that the source's session gives.
+/// Returns the path identifier that the source's session uses.
 fn id_of(shared: &mut Shared, source: u32, id: u32) -> u32 {
     if family(shared, source).add_path { id } else { 0 }
 }
@@ -100,7 +103,7 @@ fn id_of(shared: &mut Shared, source: u32, id: u32) -> u32 {
 struct World {
     shared: Shared,
     table: Table<u32>,
-    /// References of our own keep next hops in the table.
+    /// References that keep the next hops in the table.
     kept: Vec<u32>,
 }
 
@@ -142,7 +145,7 @@ impl World {
         }
     }
 
-    /// What the operation makes of the decision only once its walk has come round is decided when `walked`.
+    /// Applies an operation. With `walked`, the reevaluation that it requires is done at once.
     fn apply(&mut self, op: &Op, walked: bool) {
         let shared = &mut self.shared;
         match *op {
@@ -201,7 +204,7 @@ impl World {
         }
     }
 
-    /// The best path and all that are in use, as kept and as decided from nothing.
+    /// Compares best path and paths in use with a decision from scratch.
     fn check(&self) {
         let Some(entry) = self.slot().and_then(|slot| self.table.entry(slot)) else { return };
         let key = |p: &super::entry::Path| (p.source, p.path_id, p.generation);
@@ -233,7 +236,8 @@ impl World {
         );
     }
 
-    /// A change of the best path, or with planes any change, was logged, and a change of the paths in use is to be reported.
+    /// A change of the best path, or with planes any change, must be logged; a change of the paths in use
+    /// must be queued.
     fn check_reported(&self, before: &Observed, after: &Observed) {
         let changed = if self.table.planes > 0 { before.all != after.all } else { before.best != after.best };
         assert!(!changed || after.head > before.head, "not logged");
@@ -262,9 +266,9 @@ impl World {
 #[derive(Debug)]
 struct Observed {
     best: Option<(u32, u32)>,
-    /// With the path identifiers of sessions that have some.
+    /// With path identifiers, where the session has them.
     all: Vec<(u32, u32, u32)>,
-    /// Without path identifiers, which nobody who uses the paths is given.
+    /// Without path identifiers, which users of the paths do not receive.
     used: Vec<(u32, u32)>,
     head: u64,
 }
@@ -272,7 +276,7 @@ struct Observed {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// After each operation.
+    /// Checks after each operation.
     #[test]
     fn step_by_step_it_is_as_from_nothing(
         ops in prop::collection::vec(op(), 1..60),
@@ -288,7 +292,7 @@ proptest! {
         }
     }
 
-    /// Where sessions end and next hops change unnoticed, once the walk has come round.
+    /// Checks after the reevaluation, with sessions and next hops changed in between.
     #[test]
     fn it_is_as_from_nothing_after_the_walk(ops in prop::collection::vec(op(), 1..60)) {
         let mut world = World::new(0);
@@ -298,7 +302,7 @@ proptest! {
         world.purge();
         world.review();
         world.check();
-        // Every reference was counted.
+        // All references are released at the end.
         for source in 0..SOURCES {
             family(&mut world.shared, source).end(Keep::Nothing);
         }

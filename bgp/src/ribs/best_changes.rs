@@ -1,4 +1,4 @@
-//! Changed best paths for the embedder.
+//! Delivery of changed best paths to the embedder.
 
 use super::RibSet;
 use super::family::FamilyRib;
@@ -8,7 +8,7 @@ use crate::rib::entry::{Entry, Key, Path};
 use crate::rib::source::LOCAL;
 
 impl RibSet {
-    /// See [`Speaker::take_best`](crate::Speaker::take_best).
+    /// Implements [`Speaker::take_best`](crate::Speaker::take_best).
     pub(crate) fn take_best(&mut self, max: usize, out: &mut Vec<BestChange>) -> bool {
         if self.shared.deferring {
             return false;
@@ -19,12 +19,12 @@ impl RibSet {
         self.taken()
     }
 
-    /// See [`Speaker::pending_best`](crate::Speaker::pending_best).
+    /// Implements [`Speaker::pending_best`](crate::Speaker::pending_best).
     pub(crate) fn pending_best(&self) -> usize {
         self.v4.table.dirty() + self.v6.table.dirty()
     }
 
-    /// See [`Speaker::drop_best`](crate::Speaker::drop_best).
+    /// Implements [`Speaker::drop_best`](crate::Speaker::drop_best).
     pub(crate) fn drop_best(&mut self, max: usize) -> bool {
         if self.shared.deferring {
             return false;
@@ -34,12 +34,13 @@ impl RibSet {
         self.taken()
     }
 
-    /// True if best paths have changed that nobody has taken.
+    /// Returns true if changed best paths have not been taken yet.
     pub(crate) fn has_changed_best(&self) -> bool {
         self.v4.table.has_dirty() || self.v6.table.has_dirty()
     }
 
-    /// True if [`Event::BestChanged`](crate::Event::BestChanged) is to be given now: once until all changes have been taken.
+    /// Returns true if [`Event::BestChanged`](crate::Event::BestChanged) has to be reported: once until all
+    /// changes have been taken.
     pub(crate) fn notify_best(&mut self) -> bool {
         let notify = !self.shared.deferring && !self.best_notified && self.has_changed_best();
         self.best_notified |= notify;
@@ -70,7 +71,8 @@ fn take<A: Key>(rib: &mut FamilyRib<A>, shared: &Shared, left: &mut usize, out: 
 fn best<A: Key>(rib: &FamilyRib<A>, shared: &Shared, entry: &Entry<A>) -> Option<Best> {
     let path = entry.best().filter(|p| p.source != LOCAL)?;
     let source = shared.sources.get(path.source)?;
-    // A link-local next hop is the nearer one where both were given, but only the global one can be tracked.
+    // Where both were received, a link-local next hop is the nearer one, but only the global one can be
+    // tracked.
     let next_hop = |path: &Path| Some(shared.attrs.attributes(path.attr)?.next_hop);
     let mut next_hops = NextHops::new();
     if entry.has_ties() {

@@ -1,4 +1,4 @@
-//! A table and the update groups that follow it.
+//! RIB of one family: its table and the update groups that follow the table's log.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -18,19 +18,19 @@ use crate::rib::reevaluate::{Job, Reevaluation, Slice};
 use crate::rib::source::LOCAL;
 use crate::rib::table::Table;
 
-/// Slots that one call visits on its walk.
+/// Maximum number of slots that a reevaluation visits per call.
 const STEP: u32 = 4096;
-/// Segments that one call makes for idle members.
+/// Maximum number of segments encoded per call for idle members.
 const ADVANCES: usize = 16;
-/// So many changes are evaluated at once. Fewer wait until all input of a turn has been read: a prefix that changed several times
-/// meanwhile is evaluated and sent once.
+/// Number of logged changes from which on they are evaluated at once. Fewer wait until the embedder has read
+/// all input, so that a prefix that changes several times in between is evaluated and sent once.
 const BACKLOG: u64 = LOG_MAX as u64 / 4;
-/// Entries that one call gives back.
+/// Maximum number of entries freed per call.
 const RECLAIM_MAX: usize = 8192;
-/// Log length from which on it is trimmed.
+/// Log length from which on the log is trimmed.
 const TRIM: u64 = 4096;
 
-/// One family: its table and its groups.
+/// RIB of one family.
 #[derive(Debug, Clone)]
 pub(crate) struct FamilyRib<A> {
     pub(crate) table: Table<A>,
@@ -40,13 +40,14 @@ pub(crate) struct FamilyRib<A> {
     /// Groups that have not followed the log to `queued_to` yet.
     queue: VecDeque<u32>,
     queued_to: u64,
-    /// Vacant entries and log were swept up to this head.
+    /// Head of the log at the last sweep of vacant entries and log.
     swept_to: u64,
-    /// End-of-RIB may be sent by groups that have come this far.
+    /// Log position that a group has to reach before it sends End-of-RIB.
     pub(crate) end_of_rib_after: Option<u64>,
 }
 
-/// What a member was sent before it changed its group: the Adj-RIB-Out, up to which log position, and End-of-RIB.
+/// State of a member when it leaves a group: its Adj-RIB-Out, the log position up to which it was sent, and
+/// End-of-RIB.
 pub(crate) type Previous = (Advertised, u64, EndOfRib);
 
 impl<A: Key> FamilyRib<A> {
@@ -63,12 +64,12 @@ impl<A: Key> FamilyRib<A> {
         }
     }
 
-    /// All that is in the table now has to be visited for this.
+    /// Requests that every slot in use be visited for a job.
     pub(crate) fn request(&mut self, job: Job) {
         self.reevaluation.request(job, self.table.limit());
     }
 
-    /// Puts a member into the group of this key.
+    /// Adds a member to the group with this key, which is created if needed. Returns the group's number.
     pub(crate) fn join(
         &mut self,
         key: GroupKey,
@@ -92,7 +93,7 @@ impl<A: Key> FamilyRib<A> {
         id
     }
 
-    /// Takes a member out of its group, which goes with its last member.
+    /// Removes a member from its group; an empty group is removed too.
     pub(crate) fn leave(&mut self, shared: &mut Shared, group: u32, member: u32) -> Option<Previous> {
         let place = self.groups.get_mut(group as usize)?;
         let previous = place.leave(member);
@@ -119,8 +120,8 @@ impl<A: Key> FamilyRib<A> {
         }
     }
 
-    /// The next thing for a member of these groups, one for each plane; see [`Group::produce`]. `woken` gets the members for
-    /// which it made something, too.
+    /// Returns the next output for a member of these groups, one per plane; see [`Group::produce`]. `woken`
+    /// receives all members for which output was produced.
     pub(crate) fn produce(
         &mut self,
         shared: &mut Shared,
@@ -129,12 +130,12 @@ impl<A: Key> FamilyRib<A> {
         woken: &mut Vec<u32>,
     ) -> Produced {
         let Some((last, first)) = groups.split_last() else { return Produced::Idle };
-        // Best paths come first, so that the peer is never without one that is there; End-of-RIB comes when all planes
-        // have been sent.
+        // Best paths are sent first, so that the peer lacks none in between. End-of-RIB follows when all
+        // planes have been sent.
         for group in first {
             match self.produce_plane(shared, *group, member, false, woken) {
                 Produced::Idle => {}
-                // The pass over everything goes on with the next plane.
+                // The pass over all routes continues with the next plane.
                 Produced::PassComplete => return Produced::Working,
                 produced => return produced,
             }
@@ -151,7 +152,8 @@ impl<A: Key> FamilyRib<A> {
         woken: &mut Vec<u32>,
     ) -> Produced {
         let Some(group) = self.groups.get_mut(group as usize) else { return Produced::Idle };
-        // A group that never passes on what it learns has nothing to wait for (RFC 4724 4.1 is about learned routes).
+        // A group that never sends learned routes does not wait for them (RFC 4724 4.1 applies to learned
+        // routes).
         let after = self.end_of_rib_after.filter(|_| last && !(shared.deferring && shared.transit));
         if shared.local_ready && group.check_overrun(&self.table) {
             group.wake_all(None, |m| woken.push(m));
@@ -160,14 +162,15 @@ impl<A: Key> FamilyRib<A> {
         if group.take_fresh() {
             group.wake_for_segment(|m| woken.push(m));
         }
-        // Vacant entries may have waited for the last of them; nothing else may happen for a long time.
+        // Vacant entries may have waited for the last member, and there may be no other event for a long
+        // time.
         if matches!(produced, Produced::Idle) && group.all_idle() {
             self.retry_sweep();
         }
         produced
     }
 
-    /// True if [`FamilyRib::work`] has something to do.
+    /// Returns true if [`FamilyRib::work`] has work to do.
     pub(crate) fn has_work(&self, shared: &Shared) -> bool {
         let behind = !self.queue.is_empty() || self.queued_to != self.table.log.head();
         !self.reevaluation.is_idle()
@@ -180,8 +183,9 @@ impl<A: Key> FamilyRib<A> {
         self.swept_to != head && (self.table.has_vacant() || head - self.table.log.base() >= TRIM)
     }
 
-    /// Does a slice of the queued work. `tick`: the embedder begins another turn; the reevaluation takes a step then, and groups
-    /// follow what there is. `woken` gets the members for which there is something new, `done` the jobs that have come round.
+    /// Does a slice of the queued work. `tick`: the embedder has read all input; the reevaluation then
+    /// advances by one step and groups follow the log. `woken` receives members with new output, `done` is
+    /// called for completed jobs.
     pub(crate) fn work(
         &mut self,
         shared: &mut Shared,
@@ -199,7 +203,7 @@ impl<A: Key> FamilyRib<A> {
             for job in finished {
                 match job {
                     Job::Reimport => self.reevaluation.reimport_all = false,
-                    // End-of-RIB may follow once what this walk found was sent.
+                    // End-of-RIB may follow after the changes that this pass found.
                     Job::Reexport if self.end_of_rib_after.is_none() && !shared.deferring => {
                         self.end_of_rib_after = Some(head);
                         for (_, group) in &mut self.groups {
@@ -217,7 +221,7 @@ impl<A: Key> FamilyRib<A> {
         self.sweep(shared);
     }
 
-    /// Lets groups with idle members follow the log. Others follow when a member asks for more.
+    /// Advances groups with idle members along the log. Other groups advance when a member asks for output.
     fn follow(&mut self, shared: &mut Shared, woken: &mut Vec<u32>) {
         if !shared.local_ready {
             return;
@@ -243,7 +247,7 @@ impl<A: Key> FamilyRib<A> {
         }
     }
 
-    /// Gives back what all groups have passed.
+    /// Frees vacant entries and log positions that all groups have passed.
     fn sweep(&mut self, shared: &mut Shared) {
         if !self.wants_sweep() {
             return;
@@ -257,13 +261,13 @@ impl<A: Key> FamilyRib<A> {
             }
         });
         self.table.log.trim(passed);
-        // What is left waits for a reader; the next change or the next tick looks again.
+        // The rest waits for a reader; the next change or tick checks again.
         if !more || passed < head {
             self.swept_to = head;
         }
     }
 
-    /// Something that vacant entries and log wait for may have happened.
+    /// Schedules a sweep again, because a group may have passed vacant entries.
     pub(crate) fn retry_sweep(&mut self) {
         if self.table.has_vacant() {
             self.swept_to = self.table.log.base().wrapping_sub(1);
@@ -302,9 +306,9 @@ impl<A: Key> FamilyRib<A> {
         }
     }
 
-    /// Evaluates import policy again for the paths of a prefix: of all peers, or of those that are marked.
+    /// Evaluates import policy again for the paths of a prefix, of all peers or of the marked ones.
     fn reimport(&mut self, shared: &mut Shared, slot: u32, all: bool) {
-        // What it makes has to last until the path has taken it.
+        // The evaluator holds the only reference to its result until the path takes one.
         let mut last: Option<ImportEvaluator> = None;
         self.table.revise(shared, slot, |shared, prefix, path| {
             let family = shared.sources.get(path.source)?.family(A::FAMILY);
@@ -332,7 +336,7 @@ impl<A: Key> FamilyRib<A> {
         }
     }
 
-    /// Decides again about one prefix.
+    /// Decides again for one prefix.
     pub(crate) fn review_prefix(&mut self, shared: &mut Shared, prefix: (A, u8)) {
         if let Some(slot) = self.table.find(prefix)
             && self.table.entry(slot).is_some_and(|e| e.is_live() && !e.is_empty())
@@ -341,7 +345,7 @@ impl<A: Key> FamilyRib<A> {
         }
     }
 
-    /// Evaluates policy again for one prefix; `false`: it is not in the table.
+    /// Evaluates policy again for one prefix. Returns false if it is not in the table.
     pub(crate) fn evaluate_prefix(&mut self, shared: &mut Shared, prefix: (A, u8)) -> bool {
         let Some(slot) = self.table.find(prefix) else { return false };
         if !self.table.entry(slot).is_some_and(|e| e.is_live() && !e.is_empty()) {
@@ -352,7 +356,7 @@ impl<A: Key> FamilyRib<A> {
         true
     }
 
-    /// Visits all slots at once, as a last resort.
+    /// Visits all slots at once, without the limit per call.
     pub(crate) fn visit_all(&mut self, shared: &mut Shared) {
         let to = self.table.limit();
         self.visit(shared, Slice { from: 0, to });
@@ -363,7 +367,8 @@ fn is_dirty(shared: &Shared, attr: u32) -> bool {
     shared.attrs.set(attr).is_some_and(|a| shared.next_hops.is_dirty(a.hop))
 }
 
-/// No long-lived copy of it is wanted, by its sender or by our import policy (RFC 9494 4.2).
+/// Returns true if the route has NO_LLGR, set by its sender or by import policy: it must not be kept as
+/// long-lived stale (RFC 9494 4.2).
 fn is_no_llgr(shared: &Shared, attr: u32) -> bool {
     [shared.attrs.received(attr), attr]
         .iter()

@@ -1,4 +1,4 @@
-//! Routes that come and go: from the UPDATEs of peers, and local ones.
+//! Changes of routes: announcements and withdrawals of peers, and local routes.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -27,20 +27,20 @@ pub(crate) struct Learned {
 }
 
 impl RibSet {
-    /// Counts the errors of an UPDATE that leave the session up (RFC 7606).
+    /// Counts the errors of an UPDATE that do not reset the session (RFC 7606).
     pub(crate) fn count_errors(&mut self, update: &Update<'_>) {
         let [withdraws, discards, _] = &mut self.update_errors;
         *discards += update.discarded.len() as u64;
         *withdraws += u64::from(update.malformed.is_some());
     }
 
-    /// Counts an UPDATE that ended its session.
+    /// Counts an UPDATE that reset its session.
     pub(crate) fn count_reset(&mut self) {
         let [.., resets] = &mut self.update_errors;
         *resets += 1;
     }
 
-    /// Prefixes that a peer withdraws; returns how many there were.
+    /// Applies the withdrawals of a peer. Returns the number of prefixes removed.
     pub(crate) fn withdraw(&mut self, peer: u32, nlri: &Nlri<'_>) -> u32 {
         match nlri.family() {
             Family::Ipv4Unicast => withdraw(&mut self.v4, &mut self.shared, peer, nlri),
@@ -48,7 +48,7 @@ impl RibSet {
         }
     }
 
-    /// Prefixes that a peer announces.
+    /// Applies the announcements of a peer.
     pub(crate) fn announce(
         &mut self,
         peer: u32,
@@ -73,7 +73,7 @@ impl RibSet {
         self.shared.attrs.release(attr, &mut self.shared.next_hops);
     }
 
-    /// Local routes come (`Some`), change, and go (`None`).
+    /// Adds or changes (`Some`) and withdraws (`None`) local routes.
     pub(crate) fn set_local(&mut self, changes: &[(Cidr, Option<Origination>)]) {
         let shared = &mut self.shared;
         for (prefix, change) in changes {
@@ -141,7 +141,7 @@ fn announce<A: Key>(
     import.finish(shared);
 }
 
-/// A local route comes, changes or goes.
+/// Adds, changes or withdraws a local route.
 fn originate<A: Key>(
     rib: &mut FamilyRib<A>,
     shared: &mut Shared,
@@ -166,7 +166,7 @@ fn originate<A: Key>(
     if old.is_some_and(|o| o != route)
         && let Some(slot) = rib.table.find(prefix)
     {
-        // Export policy may answer otherwise for the new kind.
+        // Export policy may decide differently for the new kind.
         rib.table.touch(slot);
     }
     if origination.tag != Tag::default() {

@@ -1,8 +1,8 @@
-//! The tables of both families with all that they share, as one value that knows of routes and nothing of sessions.
+//! RIBs of both families with their shared state. This module knows routes, but no sessions.
 //!
-//! A [`family::FamilyRib`] is one table and the update groups that follow it. [`RibSet`] holds one for each family and dispatches by family:
-//! routes that come and go ([`learn`]), the changed best paths ([`best_changes`]), and the state of peers besides their
-//! routes ([`sources`]). Long work goes on in slices: [`RibSet::work`].
+//! A [`family::FamilyRib`] is one table with the update groups that follow it. [`RibSet`] has one per family
+//! and dispatches by family: changes of routes ([`learn`]), changed best paths ([`best_changes`]), and the
+//! state of peers other than their routes ([`sources`]). Long operations run in slices: [`RibSet::work`].
 
 mod best_changes;
 pub(crate) mod family;
@@ -26,26 +26,26 @@ use family::{FamilyRib, Previous};
 
 pub(crate) use learn::Learned;
 
-/// See the module.
+/// RIBs of both families; see the module.
 #[derive(Debug, Clone)]
 pub(crate) struct RibSet {
     shared: Shared,
     v4: FamilyRib<u32>,
     v6: FamilyRib<u128>,
-    /// Peers for which update groups have made something.
+    /// Peers for which update groups have produced output.
     woken: Vec<u32>,
-    /// Configured peers that may be sent learned routes.
+    /// Number of configured peers and ranges that may be sent learned routes.
     transit_peers: usize,
-    /// Cluster ids with the number of clients in each.
+    /// Cluster ids with the number of reflector clients in each.
     clusters: BTreeMap<u32, usize>,
-    /// [`Event::BestChanged`] was given, and not all changes have been taken since.
+    /// [`Event::BestChanged`] was reported, and some changes have not been taken since.
     best_notified: bool,
-    /// UPDATEs treated as withdrawals, attributes discarded, sessions reset (RFC 7606).
+    /// Number of treat-as-withdraw, attribute discard and session reset errors (RFC 7606).
     update_errors: [u64; 3],
 }
 
 impl RibSet {
-    /// Tables without routes.
+    /// Creates empty RIBs.
     pub(crate) fn new(global: &GlobalConfig, policy: PolicyHandle) -> Self {
         let key = global.hash_key;
         let mut shared = Shared::new(global.asn, global.router_id.0, policy, key);
@@ -79,7 +79,7 @@ impl RibSet {
         self.update_errors
     }
 
-    /// All that is in the tables now has to be visited for this.
+    /// Requests that every slot in use be visited for a job.
     pub(crate) fn request(&mut self, job: Job) {
         self.v4.request(job);
         self.v6.request(job);
@@ -98,7 +98,7 @@ impl RibSet {
         }
     }
 
-    /// Our AS and BGP identifier changed.
+    /// Sets the local AS and BGP identifier.
     pub(crate) fn set_identity(&mut self, asn: u32, router_id: u32) {
         self.shared.asn = asn;
         self.shared.router_id = router_id;
@@ -109,7 +109,7 @@ impl RibSet {
         self.evaluate_all();
     }
 
-    /// All decisions of policy are made anew.
+    /// Requests that import and export policy be evaluated again for all routes.
     pub(crate) fn evaluate_all(&mut self) {
         self.v4.reevaluation.reimport_all = true;
         self.v6.reevaluation.reimport_all = true;
@@ -118,7 +118,8 @@ impl RibSet {
         }
     }
 
-    /// A policy that answers otherwise about these prefixes alone; returns the families in which some of them are.
+    /// Sets a policy whose results differ for these prefixes only. Returns the families that contain some of
+    /// them.
     pub(crate) fn set_policy_about(
         &mut self,
         policy: PolicyHandle,
@@ -168,14 +169,14 @@ impl RibSet {
         }
     }
 
-    /// Some next hop has not been resolved: a route through it would be taken for one that is gone.
+    /// Returns true if a next hop is not resolved yet. A route through it would look unreachable.
     pub(crate) fn has_unresolved_next_hops(&self) -> bool {
         self.shared.next_hops.unanswered() > 0
             || self.v4.reevaluation.has(Job::NextHops)
             || self.v6.reevaluation.has(Job::NextHops)
     }
 
-    /// All local routes are there; `false`: they were before.
+    /// Records that all local routes have been passed in. Returns false if that was known before.
     pub(crate) fn set_local_ready(&mut self) -> bool {
         if self.shared.local_ready {
             return false;
@@ -186,14 +187,14 @@ impl RibSet {
         true
     }
 
-    /// The selection is no longer deferred (RFC 4724 4.1).
+    /// Ends the deferral of route selection (RFC 4724 4.1).
     pub(crate) fn end_deferral(&mut self) {
         if !self.shared.deferring {
             return;
         }
         self.shared.deferring = false;
         if self.shared.local_ready && self.shared.transit {
-            // End-of-RIB goes out when the reevaluation has put what was held back into the update groups.
+            // End-of-RIB follows after the reevaluation has passed the deferred routes to the update groups.
             self.v4.end_of_rib_after = None;
             self.v6.end_of_rib_after = None;
         }
@@ -210,7 +211,7 @@ impl RibSet {
         }
     }
 
-    /// Puts a peer into the group of this key; returns its number.
+    /// Adds a peer to the group with this key. Returns the group's number.
     pub(crate) fn join(
         &mut self,
         key: GroupKey,
@@ -224,7 +225,7 @@ impl RibSet {
         }
     }
 
-    /// Takes a peer out of groups; returns what it was sent in each.
+    /// Removes a peer from groups. Returns the routes sent through each.
     pub(crate) fn leave(&mut self, family: Family, groups: &[u32], peer: u32) -> Vec<Option<Previous>> {
         let leave = |group: &u32| match family {
             Family::Ipv4Unicast => self.v4.leave(&mut self.shared, *group, peer),
@@ -236,7 +237,7 @@ impl RibSet {
         previous
     }
 
-    /// Sends all routes of a group to a peer again.
+    /// Schedules all routes of a group for a peer again.
     pub(crate) fn resend(&mut self, family: Family, group: u32, peer: u32) {
         match family {
             Family::Ipv4Unicast => self.v4.resend(group, peer),
@@ -244,7 +245,7 @@ impl RibSet {
         }
     }
 
-    /// The next thing for a peer in these groups; see [`FamilyRib::produce`].
+    /// Returns the next output for a peer in these groups; see [`FamilyRib::produce`].
     #[inline]
     pub(crate) fn produce(&mut self, family: Family, groups: &[u32], peer: u32) -> Produced {
         match family {
@@ -253,22 +254,22 @@ impl RibSet {
         }
     }
 
-    /// Takes the peers for which update groups have made something.
+    /// Takes the peers for which update groups have produced output.
     #[inline]
     pub(crate) fn take_woken(&mut self) -> Vec<u32> {
         std::mem::take(&mut self.woken)
     }
 }
 
-/// Long work, in slices.
+/// Long operations, in slices.
 impl RibSet {
     pub(crate) fn has_work(&self) -> bool {
         self.v4.has_work(&self.shared) || self.v6.has_work(&self.shared)
     }
 
-    /// Does a slice of the queued work; returns the jobs that are done. `tick`: nothing came in. A reevaluation takes its steps then,
-    /// one in a turn of the embedder, so that the input of hundreds of peers does not pay for one that went; and groups
-    /// follow the table, so that a prefix which several peers announce in one turn is sent once.
+    /// Does a slice of the queued work and returns the completed jobs. `tick`: the embedder has no more
+    /// input. Only then does a reevaluation take a step, so that it does not delay the input of hundreds of
+    /// peers, and groups follow the tables, so that a prefix announced by several peers at once is sent once.
     pub(crate) fn work(&mut self, tick: bool) -> Vec<(Family, Job)> {
         let mut done = Vec::new();
         let (shared, woken) = (&mut self.shared, &mut self.woken);
@@ -301,7 +302,7 @@ impl RibSet {
         }
     }
 
-    /// Asks for the resolution of new next hops, and ends that of those which no path has any more.
+    /// Reports next hops to track and next hops that no path uses any more.
     pub(crate) fn report_next_hops(&mut self, events: &mut VecDeque<Event>) {
         for address in self.shared.next_hops.track.drain(..) {
             events.push_back(Event::TrackNextHop(address));

@@ -1,5 +1,5 @@
-//! State of a peer in the tables besides its routes: whether it may be sent those of others, in which cluster it is a client,
-//! which addresses are ours towards it, and which of its routes outlive its session.
+//! State of peers in the tables other than their routes: eligibility for learned routes, cluster, local
+//! addresses, and routes kept after a session.
 
 use smallvec::SmallVec;
 use tortie_net::ScopedAddr;
@@ -19,7 +19,7 @@ impl RibSet {
         self.shared.sources.get_mut(peer)
     }
 
-    /// Peers whose paths may be in the tables, removed ones included.
+    /// Returns the number of peers with paths in the tables, removed ones included.
     pub(crate) fn source_count(&self) -> usize {
         self.shared.sources.len()
     }
@@ -28,7 +28,7 @@ impl RibSet {
         self.shared.sources.insert(source)
     }
 
-    /// The peer is no longer configured. `had_session`: it may have routes in the tables.
+    /// Removes a peer that is no longer configured. `had_session`: it may have routes in the tables.
     pub(crate) fn remove_source(&mut self, peer: u32, had_session: bool) {
         if !had_session {
             self.shared.sources.remove(peer);
@@ -38,7 +38,7 @@ impl RibSet {
             source.removed = true;
         }
         for family in Family::ALL {
-            // Also what was kept from an earlier session.
+            // Routes kept from an earlier session are removed too.
             if let Some(source) = self.shared.sources.get_mut(peer) {
                 source.family_mut(family).end(Keep::Nothing);
             }
@@ -46,7 +46,8 @@ impl RibSet {
         }
     }
 
-    /// A peer, or a range, with this configuration is there from now on (`add`), or no longer. `local_asn`: our AS towards it.
+    /// Counts a peer or range with this configuration as present (`add`) or removed. `local_asn`: our AS
+    /// towards it.
     pub(crate) fn count_transit(&mut self, config: &PeerConfig, local_asn: u32, add: bool) {
         if config.asn != local_asn || config.reflector_client.is_some() {
             self.transit_peers =
@@ -55,7 +56,7 @@ impl RibSet {
         self.shared.transit = self.transit_peers > 0;
     }
 
-    /// Peers are counted anew.
+    /// Resets the count of peers that may be sent learned routes.
     pub(crate) fn clear_transit(&mut self) {
         self.transit_peers = 0;
     }
@@ -69,8 +70,8 @@ impl RibSet {
         }
     }
 
-    /// A peer or a range has clients in another cluster than before, or none. A cluster that has become ours, or is ours no
-    /// longer, changes what is a loop (RFC 4456 8).
+    /// Records that a peer or range changed its cluster. If the set of our cluster ids changes, so does the
+    /// loop check (RFC 4456 8), and iBGP routes are imported again.
     pub(crate) fn change_cluster(&mut self, old: Option<u32>, new: Option<u32>) {
         if old == new {
             return;
@@ -92,7 +93,7 @@ impl RibSet {
         self.shared.clusters = self.clusters.keys().copied().collect();
         for family in Family::ALL {
             let mut any = false;
-            // CLUSTER_LIST comes by iBGP alone.
+            // Only iBGP routes have a CLUSTER_LIST.
             for (_, source) in self.shared.sources.iter_mut().filter(|(_, s)| !s.ebgp()) {
                 let routes = source.family_mut(family);
                 let has_routes = routes.current.received + routes.stale.received > 0;
@@ -105,13 +106,14 @@ impl RibSet {
         }
     }
 
-    /// Which addresses are ours towards an established peer; `true`: they were others before.
+    /// Sets the local addresses towards an established peer. Returns true if they changed.
     pub(crate) fn set_own_addresses(&mut self, peer: u32, own: SmallVec<[ScopedAddr; 3]>) -> bool {
         let Some(source) = self.shared.sources.get_mut(peer) else { return false };
         std::mem::replace(&mut source.own, own) != source.own
     }
 
-    /// A session of the peer is up, with this BGP identifier and AS. `keeps`: routes of an earlier session are still there.
+    /// Records BGP identifier and AS of an established peer. `keeps`: routes of an earlier session are still
+    /// present.
     pub(crate) fn set_identity_of(&mut self, peer: u32, (router_id, asn): (u32, u32), keeps: bool) {
         let Some(source) = self.shared.sources.get_mut(peer) else { return };
         let renamed = std::mem::replace(&mut source.router_id, router_id) != router_id;
@@ -120,14 +122,15 @@ impl RibSet {
         }
         source.asn = asn;
         if renamed && keeps {
-            // An equal announcement of a route that was kept changes nothing else (RFC 4271 9.1.2.2, RFC 4456 8).
+            // Kept routes that are announced again unchanged would otherwise keep the result of the old
+            // identifier (RFC 4271 9.1.2.2, RFC 4456 8).
             for job in [Job::Decide, Job::Reexport] {
                 self.request(job);
             }
         }
     }
 
-    /// Import decisions about this peer's routes are made anew.
+    /// Requests that import policy be evaluated again for the routes of this peer.
     pub(crate) fn reimport(&mut self, peer: u32) {
         if let Some(source) = self.shared.sources.get_mut(peer) {
             for family in &mut source.families {
@@ -137,22 +140,24 @@ impl RibSet {
         self.request(Job::Reimport);
     }
 
-    /// Routes of a family of the peer that came in its running session.
+    /// Returns the number of routes received in the running session.
     pub(crate) fn received_in_session(&self, peer: u32, family: Family) -> u32 {
         self.shared.sources.get(peer).map_or(0, |s| s.family(family).of_session())
     }
 
-    /// Some routes of a family of the peer are kept as stale.
+    /// Returns true if some routes of the family are stale.
     pub(crate) fn has_stale(&self, peer: u32, family: Family) -> bool {
         self.shared.sources.get(peer).is_some_and(|s| s.family(family).kept.is_some())
     }
 
-    /// Routes of this family are stale because of a refresh (RFC 7313), not of a restart.
+    /// Returns true if routes of this family are stale because of a route refresh (RFC 7313), not of a
+    /// restart.
     pub(crate) fn is_refreshing(&self, peer: u32, family: Family) -> bool {
         self.shared.sources.get(peer).is_some_and(|s| s.family(family).refreshing)
     }
 
-    /// The session ended: what is not kept is removed from the tables. Returns whether something is kept as stale.
+    /// Handles the end of a session: invalidates the routes that are not kept. Returns true if some are kept
+    /// as stale.
     pub(crate) fn end_session(&mut self, peer: u32, family: Family, keep: Keep) -> bool {
         let Some(source) = self.shared.sources.get_mut(peer) else { return false };
         let ended = source.family_mut(family).end(keep);
@@ -161,34 +166,35 @@ impl RibSet {
             self.purge(peer, family);
         }
         if ended && kept {
-            // Stale routes share no load with others.
+            // Stale routes do not share load with others.
             self.request_family(family, Job::Decide);
         }
         kept
     }
 
-    /// Stale routes of this family become long-lived stale (RFC 9494).
+    /// Makes stale routes of this family long-lived stale (RFC 9494).
     pub(crate) fn begin_long_lived(&mut self, peer: u32, family: Family) {
         let Some(source) = self.shared.sources.get_mut(peer) else { return };
         let routes = source.family_mut(family);
         routes.begin_long_lived();
         routes.reimport = true;
-        // Import marks them, the purge removes those that their sender wants gone (NO_LLGR).
+        // The reimport adds LLGR_STALE; the purge removes routes with NO_LLGR.
         for job in [Job::Reimport, Job::Purge] {
             self.request_family(family, job);
         }
     }
 
-    /// Stale routes of this family are gone.
+    /// Removes the stale routes of this family.
     pub(crate) fn drop_stale(&mut self, peer: u32, family: Family) {
         if self.shared.sources.get_mut(peer).is_some_and(|s| s.family_mut(family).drop_stale()) {
             self.purge(peer, family);
         }
     }
 
-    /// Has paths that no longer count removed.
+    /// Requests the removal of invalid paths.
     fn purge(&mut self, peer: u32, family: Family) {
-        // Generations are distinguished as long as they are fewer than an octet holds.
+        // Generations are numbers of eight bits, so the paths of old ones have to be removed before the
+        // number wraps.
         let many = self.shared.sources.get(peer).is_some_and(|s| s.family(family).unswept >= 200);
         self.request_family(family, Job::Purge);
         if many {
@@ -200,7 +206,7 @@ impl RibSet {
         }
     }
 
-    /// All paths of ended sessions are gone.
+    /// Handles a completed purge: frees removed peers without paths.
     pub(super) fn purged(&mut self, family: Family) {
         let mut gone = Vec::new();
         for (number, source) in self.shared.sources.iter_mut() {
