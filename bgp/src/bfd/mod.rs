@@ -1,9 +1,9 @@
-//! Bidirectional Forwarding Detection (RFC 5880) over IPv4 and IPv6, single hop (RFC 5881) and multihop (RFC 5883): a
-//! module of its own that uses nothing else of this crate, opens no socket and asks no clock.
+//! Bidirectional Forwarding Detection (RFC 5880) over IPv4 and IPv6, single hop (RFC 5881) and multihop (RFC
+//! 5883). The module is independent of the rest of this crate, opens no socket and reads no clock.
 //!
-//! The embedder says which [`Endpoint`]s to watch ([`Bfd::set`]), feeds what came to the ports ([`Bfd::receive`]), calls
-//! [`Bfd::handle_timeout`] when [`Bfd::poll_timeout`] says so, sends what [`Bfd::poll_transmit`] gives and acts on
-//! [`Bfd::poll_event`].
+//! The embedder configures [`Endpoint`]s ([`Bfd::set`]), passes in received datagrams ([`Bfd::receive`]),
+//! calls [`Bfd::handle_timeout`] at the time of [`Bfd::poll_timeout`], sends the datagrams of
+//! [`Bfd::poll_transmit`] and acts on the state changes of [`Bfd::poll_event`].
 //!
 //! ```text
 //!  set, remove, shutdown --+                              +--> poll_event     Change (what became of a session, why)
@@ -11,10 +11,11 @@
 //!  handle_timeout ---------+            discriminator)    +--> poll_timeout
 //! ```
 //!
-//! Asynchronous mode in the active role. A peer's demand mode is respected, ours is never asked for; echo is not
-//! offered (Required Min Echo RX Interval 0). Authentication is not offered: packets with the A bit are refused and
-//! counted ([`Refused::Authentication`]), keyed SHA1 among them. The C bit is never set: this code shares its fate with
-//! the control plane. Multipoint (RFC 8562) and seamless (RFC 7880) BFD are other protocols.
+//! Asynchronous mode, active role. Demand mode of the peer is respected, but never requested. Echo is not
+//! supported (Required Min Echo RX Interval 0). Authentication is not supported: packets with the A bit,
+//! keyed SHA1 included, are discarded and counted ([`Refused::Authentication`]). The C bit is never set,
+//! because this implementation shares fate with the control plane. Multipoint (RFC 8562) and seamless (RFC
+//! 7880) BFD are not implemented.
 
 mod packet;
 mod random;

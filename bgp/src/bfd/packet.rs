@@ -1,25 +1,25 @@
-//! The BFD control packet (RFC 5880 4.1) and the checks of 6.8.6 that need no session.
+//! The BFD control packet (RFC 5880 4.1), and the reception checks of 6.8.6 that do not depend on a session.
 
-/// Octets of a control packet without authentication.
+/// Length of a control packet without authentication, in octets.
 pub const PACKET_LEN: usize = 24;
 
-/// bfd.SessionState (RFC 5880 6.8.1). The order is that of the Sta field.
+/// Session state (bfd.SessionState, RFC 5880 6.8.1), in the order of the Sta field.
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub enum State {
-    /// Held down on purpose.
+    /// The session is held down administratively.
     AdminDown,
-    /// No communication, or the other end says so.
+    /// No packets arrive, or the neighbor reports Down.
     #[default]
     Down,
-    /// Packets of the other end arrive.
+    /// Packets of the neighbor arrive.
     Init,
     /// Packets arrive at both ends.
     Up,
 }
 
 impl State {
-    /// The name as RFC 5880 writes it.
+    /// Returns the name in the spelling of RFC 5880.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -49,23 +49,23 @@ impl State {
     }
 }
 
-/// The Diag field (RFC 5880 4.1): why the sender's session last left Up. Five bits; values that no document names are
-/// kept as they are.
+/// Diagnostic (Diag field, RFC 5880 4.1): reason for the sender's last change from Up. Five bits; unassigned
+/// values are kept.
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Diagnostic(pub u8);
 
 impl Diagnostic {
-    /// No diagnostic.
+    /// 0: no diagnostic.
     pub const NONE: Self = Self(0);
-    /// Control detection time expired.
+    /// 1: control detection time expired.
     pub const EXPIRED: Self = Self(1);
-    /// Neighbor signaled session down.
+    /// 3: neighbor signaled session down.
     pub const NEIGHBOR_DOWN: Self = Self(3);
-    /// Administratively down.
+    /// 7: administratively down.
     pub const ADMIN_DOWN: Self = Self(7);
 
-    /// The words of RFC 5880 4.1.
+    /// Returns the description of RFC 5880 4.1.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self.0 {
@@ -87,58 +87,58 @@ impl Diagnostic {
 /// A control packet without authentication section.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Packet {
-    /// Why the sender's session last left Up; five bits.
+    /// Reason for the sender's last change from Up.
     pub diagnostic: Diagnostic,
-    /// The sender's session state.
+    /// Session state of the sender.
     pub state: State,
-    /// P: an answer with F is wanted.
+    /// P bit: the sender requests a packet with the F bit.
     pub poll: bool,
-    /// F: this answers a P.
+    /// F bit: answer to a packet with the P bit.
     pub r#final: bool,
-    /// C: the sender's BFD does not share its fate with its control plane.
+    /// C bit: the sender's BFD is independent of its control plane.
     pub independent: bool,
-    /// D: the sender wants no periodic packets while both are Up.
+    /// D bit: the sender requests that no periodic packets are sent while both ends are Up (demand mode).
     pub demand: bool,
-    /// Detect Mult, not 0.
+    /// Detect Mult: detection time multiplier, not 0.
     pub multiplier: u8,
-    /// My Discriminator, not 0.
+    /// My Discriminator of the sender, not 0.
     pub my_discriminator: u32,
-    /// Your Discriminator, 0 while the sender does not know it.
+    /// Your Discriminator; 0 until the sender has learned it.
     pub your_discriminator: u32,
     /// Desired Min TX Interval in microseconds.
     pub desired_min_tx: u32,
-    /// Required Min RX Interval in microseconds; 0: send no periodic packets.
+    /// Required Min RX Interval in microseconds; 0: no periodic packets are accepted.
     pub required_min_rx: u32,
-    /// Required Min Echo RX Interval in microseconds; 0: no echo.
+    /// Required Min Echo RX Interval in microseconds; 0: no echo packets are accepted.
     pub required_min_echo_rx: u32,
 }
 
-/// Why a packet was discarded.
+/// Reason for the discard of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Refused {
-    /// Single hop, and TTL or hop limit is not 255 (RFC 5881 5).
+    /// TTL or hop limit of a single-hop packet is not 255 (RFC 5881 5).
     Ttl,
-    /// Shorter than a packet, or than its Length field says.
+    /// The payload is shorter than a control packet or than its Length field.
     Length,
-    /// Not version 1.
+    /// The version is not 1.
     Version,
     /// Detect Mult is 0.
     Multiplier,
     /// The M bit is set.
     Multipoint,
-    /// My Discriminator is 0, or Your Discriminator is 0 in a state that knows it.
+    /// My Discriminator is 0, or Your Discriminator is 0 in state Init or Up.
     Discriminator,
-    /// The A bit is set; no authentication is in use.
+    /// The A bit is set, but authentication is not in use.
     Authentication,
-    /// No session has these discriminators or addresses.
+    /// No session has this discriminator or these addresses.
     UnknownSession,
-    /// Our session is held down.
+    /// The session is in AdminDown.
     AdminDown,
 }
 
 impl Refused {
-    /// All of them, in the order of [`Self::index`].
+    /// All reasons, in the order of [`Self::index`].
     pub const ALL: [Self; 9] = [
         Self::Ttl,
         Self::Length,
@@ -151,7 +151,7 @@ impl Refused {
         Self::AdminDown,
     ];
 
-    /// Stable text for metrics.
+    /// Returns the stable text for metrics.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -167,7 +167,7 @@ impl Refused {
         }
     }
 
-    /// Its place in [`Self::ALL`].
+    /// Returns the index in [`Self::ALL`].
     #[must_use]
     pub fn index(self) -> usize {
         self as usize
@@ -182,11 +182,11 @@ const DEMAND: u8 = 0x02;
 const MULTIPOINT: u8 = 0x01;
 
 impl Packet {
-    /// Reads a UDP payload, with the checks of RFC 5880 6.8.6 up to the one for the session. Octets behind the Length
-    /// field's end are ignored.
+    /// Decodes a UDP payload, with the checks of RFC 5880 6.8.6 up to the session lookup. Octets beyond the
+    /// Length field are ignored.
     ///
     /// # Errors
-    /// Why it is to be discarded.
+    /// Reason for the discard.
     pub fn decode(payload: &[u8]) -> Result<Self, Refused> {
         let [first, flags, multiplier, len, rest @ ..] = payload else { return Err(Refused::Length) };
         if first >> 5 != 1 {
@@ -231,7 +231,7 @@ impl Packet {
         Ok(packet)
     }
 
-    /// As it goes on the wire.
+    /// Encodes the packet.
     #[must_use]
     pub fn encode(&self) -> [u8; PACKET_LEN] {
         let flag = |set: bool, bit: u8| if set { bit } else { 0 };

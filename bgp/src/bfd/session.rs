@@ -1,4 +1,4 @@
-//! One session: the variables of RFC 5880 6.8.1, and the rules of 6.8.2 to 6.8.7 and 6.8.16.
+//! One BFD session: the state variables of RFC 5880 6.8.1 and the procedures of 6.8.2 to 6.8.7 and 6.8.16.
 
 use std::time::{Duration, Instant};
 
@@ -6,22 +6,22 @@ use super::packet::{Diagnostic, Packet, Refused, State};
 use super::random::mix;
 use super::status::{Cause, Parameters, Status};
 
-/// Least Desired Min TX Interval while the session is not Up (RFC 5880 6.8.3).
+/// Minimum Desired Min TX Interval while the session is not Up (RFC 5880 6.8.3).
 const SLOW: Duration = Duration::from_secs(1);
 
-/// How many AdminDown packets are sent before a removed session is forgotten, at the pace that the other end can take: for a
-/// Detection Time (RFC 5880 6.8.16), however short jitter makes the pauses.
+/// Returns the number of AdminDown packets to send for a removed session: enough to cover one Detection Time
+/// of the neighbor (RFC 5880 6.8.16), even with the shortest jittered interval.
 fn admin_down_packets(multiplier: u8) -> u16 {
     1 + (u16::from(multiplier) * 4).div_ceil(3)
 }
 
-/// A change of state: the state before, and the cause.
+/// A state change: the previous state and the cause. `None`: no change.
 pub(super) type Transition = Option<(State, Cause)>;
 
 #[derive(Debug)]
 pub(super) struct Session {
     parameters: Parameters,
-    // The names of RFC 5880 6.8.1 with the prefix "bfd.".
+    // Named as in RFC 5880 6.8.1, without the prefix "bfd.".
     state: State,
     remote_state: State,
     discriminator: u32,
@@ -33,24 +33,24 @@ pub(super) struct Session {
     remote_multiplier: u8,
     remote_demand: bool,
     remote_independent: bool,
-    /// Desired Min TX Interval that packets are sent by: the old one until the poll for a greater one is answered.
+    /// Desired Min TX Interval in use for sending. An increase takes effect when the Poll Sequence ends.
     effective_min_tx: Duration,
-    /// Required Min RX Interval that the detection time is computed from: the old one until the poll for a lesser one is
-    /// answered.
+    /// Required Min RX Interval in use for the detection time. A decrease takes effect when the Poll Sequence
+    /// ends.
     effective_min_rx: Duration,
     poll: bool,
-    /// Parameters changed while a poll was under way: another one follows.
+    /// Parameters changed during a Poll Sequence; another one has to follow.
     poll_again: bool,
-    /// A P is to be answered.
+    /// A packet with the P bit has to be answered.
     answer: bool,
-    /// The contents changed: a packet is due before its time.
+    /// The packet contents changed: a packet is due at once.
     send_now: bool,
     last_sent: Option<Instant>,
     next_send: Option<Instant>,
     detect_at: Option<Instant>,
-    /// The detection time was extended since the last packet came.
+    /// The detection time was extended since the last received packet.
     is_extended: bool,
-    /// AdminDown packets still to be sent; `None`: not leaving.
+    /// Number of AdminDown packets left to send. `None`: the session is not being removed.
     leaving: Option<u16>,
     since: Instant,
     ups: u64,
@@ -104,7 +104,7 @@ impl Session {
         self.remote_independent
     }
 
-    /// Removed, and has said so often enough.
+    /// Returns true if the session was removed and all AdminDown packets have been sent.
     pub(super) fn is_gone(&self) -> bool {
         self.leaving == Some(0)
     }
@@ -113,11 +113,11 @@ impl Session {
         self.leaving.is_some()
     }
 
-    /// RFC 5880 6.8.3 and 6.8.12.
+    /// Changes the parameters (RFC 5880 6.8.3 and 6.8.12).
     pub(super) fn set(&mut self, parameters: Parameters, now: Instant) -> Transition {
         let parameters = parameters.clamped();
         let moved = if self.leaving.take().is_some() {
-            // Wanted again before it was forgotten.
+            // Configured again before the removal was complete.
             self.enter(State::Down, Cause::Admin, now)
         } else {
             None
@@ -141,18 +141,18 @@ impl Session {
         moved
     }
 
-    /// RFC 5880 6.8.16: goes to AdminDown, says so, and is gone then.
+    /// Removes the session (RFC 5880 6.8.16): sends AdminDown packets, then is gone.
     pub(super) fn leave(&mut self, now: Instant) -> Transition {
         if self.leaving.is_some() {
             return None;
         }
-        // Who wants no packets gets no farewell.
+        // No packets to a neighbor that accepts none.
         let silent = self.remote_min_rx.is_zero();
         self.leaving = Some(if silent { 0 } else { admin_down_packets(self.parameters.multiplier) });
         self.enter(State::AdminDown, Cause::Admin, now)
     }
 
-    /// A packet of this session (RFC 5880 6.8.6).
+    /// Processes a packet of this session (RFC 5880 6.8.6).
     pub(super) fn receive(&mut self, packet: &Packet, now: Instant) -> Result<Transition, Refused> {
         if self.state == State::AdminDown {
             return Err(Refused::AdminDown);
@@ -195,7 +195,7 @@ impl Session {
         Ok(moved)
     }
 
-    /// Something's time has come.
+    /// Handles due timers: transmission and detection.
     pub(super) fn handle_timeout(&mut self, now: Instant) -> Transition {
         if self.next_send.is_some_and(|at| at <= now) && self.sends_periodically() {
             self.send_now = true;
@@ -204,7 +204,7 @@ impl Session {
             return None;
         }
         self.detect_at = None;
-        // None of its values holds any longer; above all, demand mode does not.
+        // The learned values of the neighbor are no longer valid, demand mode included.
         self.remote_discriminator = 0;
         self.remote_state = State::Down;
         self.remote_demand = false;
@@ -219,7 +219,8 @@ impl Session {
         }
     }
 
-    /// The caller was late: what is overdue gets one more interval of the other end, once between two packets.
+    /// Handles a late call: extends an expired detection time by one packet interval of the neighbor, once
+    /// between two received packets.
     pub(super) fn extend_detection(&mut self, now: Instant) -> Transition {
         if self.detect_at.is_some_and(|at| at <= now) && !std::mem::replace(&mut self.is_extended, true) {
             self.detect_at = Some(now + self.effective_min_rx.max(self.remote_desired_tx));
@@ -227,19 +228,19 @@ impl Session {
         None
     }
 
-    /// When [`Self::handle_timeout`] has something to do.
+    /// Returns the time of the next [`Self::handle_timeout`].
     pub(super) fn timeout(&self) -> Option<Instant> {
-        // What is due waits for `transmit`, not for time.
+        // A due packet waits for `transmit` and needs no timer.
         let send = self.next_send.filter(|_| !self.send_now && self.sends_periodically());
         send.into_iter().chain(self.detect_at).min()
     }
 
-    /// A packet is due.
+    /// Returns true if a packet is due.
     pub(super) fn wants_transmit(&self) -> bool {
         self.answer || (self.send_now && self.may_send())
     }
 
-    /// The packet that is due, if one is (RFC 5880 6.8.7).
+    /// Returns the packet to send, if one is due (RFC 5880 6.8.7).
     pub(super) fn transmit(&mut self, now: Instant) -> Option<Packet> {
         if !self.wants_transmit() {
             return None;
@@ -248,7 +249,7 @@ impl Session {
         let packet = Packet {
             diagnostic: self.diagnostic,
             state: self.state,
-            // Never both; the poll goes on with the next packet.
+            // P and F must not both be set; the Poll Sequence continues with the next packet.
             poll: self.poll && !answer,
             r#final: answer,
             independent: false,
@@ -261,7 +262,8 @@ impl Session {
             required_min_echo_rx: 0,
         };
         self.sent += 1;
-        // An answer carries all the news but the poll, and stands beside the periodic packets: one that is due still is.
+        // An answer carries all changed values except the P bit. It is sent in addition to periodic packets,
+        // so one that is due stays due.
         if !answer || (!self.poll && self.next_send.is_some_and(|at| at > now)) {
             self.send_now = false;
         }
@@ -308,7 +310,7 @@ impl Session {
             State::Up => {
                 self.ups += 1;
                 self.diagnostic = Diagnostic::NONE;
-                // From the slow start to the wanted pace: a change that has to be polled.
+                // The change from the slow initial interval to the configured one requires a Poll Sequence.
                 self.effective_min_tx = self.parameters.desired_min_tx;
                 self.effective_min_rx = self.parameters.required_min_rx;
                 self.poll = true;
@@ -330,7 +332,7 @@ impl Session {
     }
 
     fn start_poll(&mut self) {
-        // A packet with F that is on its way answers the old values.
+        // A packet with F on its way answers the previous values.
         self.poll_again = self.poll;
         self.poll = true;
     }
@@ -345,13 +347,13 @@ impl Session {
         self.effective_min_rx = self.parameters.required_min_rx;
     }
 
-    /// bfd.DesiredMinTxInterval.
+    /// Returns bfd.DesiredMinTxInterval.
     fn advertised_tx(&self) -> Duration {
         let wanted = self.parameters.desired_min_tx;
         if self.state == State::Up { wanted } else { wanted.max(SLOW) }
     }
 
-    /// Time between periodic packets before jitter.
+    /// Returns the interval of periodic packets before jitter.
     fn interval(&self) -> Duration {
         if self.leaving.is_some() {
             return self.remote_min_rx.max(self.parameters.desired_min_tx);
@@ -359,7 +361,7 @@ impl Session {
         self.effective_min_tx.max(self.remote_min_rx)
     }
 
-    /// RFC 5880 6.8.7: 75 to 100 % of the interval, 75 to 90 % where one missed packet is enough.
+    /// Returns the jittered interval (RFC 5880 6.8.7): 75 to 100 %, or 75 to 90 % with multiplier 1.
     fn jittered(&mut self) -> Duration {
         self.random = self.random.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let share = mix(self.random) & 0xffff;
@@ -367,16 +369,16 @@ impl Session {
         // In millionths of the interval, which is at most 2^32 us.
         let keep = 750_000 + most * share / 0xffff;
         let micros = u64::try_from(self.interval().as_micros()).unwrap_or(u64::MAX);
-        // Not 0, or time would stand still.
+        // At least 1 us, or a loop over due timers would not end.
         Duration::from_micros((micros.saturating_mul(keep) / 1_000_000).max(1))
     }
 
-    /// RFC 5880 6.8.4, asynchronous mode.
+    /// Returns the detection time in asynchronous mode (RFC 5880 6.8.4).
     fn detection_time(&self) -> Duration {
         self.effective_min_rx.max(self.remote_desired_tx) * u32::from(self.remote_multiplier)
     }
 
-    /// The other end allows packets at all.
+    /// Returns true if the neighbor accepts packets.
     fn may_send(&self) -> bool {
         !self.remote_min_rx.is_zero() && self.leaving != Some(0)
     }
@@ -387,7 +389,7 @@ impl Session {
         self.may_send() && !demanded
     }
 
-    /// The interval may have become shorter: that counts at once (RFC 5880 6.8.7).
+    /// Applies a shorter interval at once (RFC 5880 6.8.7).
     fn shorten_interval(&mut self, now: Instant) {
         let interval = self.interval();
         if let Some(last) = self.last_sent
@@ -397,7 +399,7 @@ impl Session {
         }
     }
 
-    /// Our own part of the detection time changed.
+    /// Restarts the detection timer after a change of the local receive interval.
     fn restart_detection(&mut self, now: Instant) {
         if self.detect_at.is_some() {
             self.detect_at = Some(now + self.detection_time());

@@ -1,28 +1,29 @@
-//! Configuration and status of a session.
+//! Configuration and status of a BFD session.
 
 use std::time::Duration;
 
 use super::packet::{Diagnostic, State};
 
-/// Configuration of a session. A change while it is Up is made known by a Poll Sequence (RFC 5880 6.8.3).
+/// Configuration of a session. A change in state Up is announced with a Poll Sequence (RFC 5880 6.8.3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Parameters {
-    /// Desired Min TX Interval once the session is Up: whole microseconds, more than 0, at most 4294 s.
+    /// Desired Min TX Interval in state Up, in whole microseconds: 1 us to 4,294 s.
     pub desired_min_tx: Duration,
-    /// Required Min RX Interval: whole microseconds, more than 0, at most 4294 s.
+    /// Required Min RX Interval, in whole microseconds: 1 us to 4,294 s.
     pub required_min_rx: Duration,
-    /// Detect Mult: packets that may be missed at the other end until it declares the session down; at least 1.
+    /// Detect Mult, at least 1: number of packet intervals without a packet after which the neighbor declares
+    /// the session down.
     pub multiplier: u8,
 }
 
 impl Parameters {
-    /// The same interval in both directions.
+    /// Returns parameters with the same interval in both directions.
     #[must_use]
     pub fn new(interval: Duration, multiplier: u8) -> Self {
         Self { desired_min_tx: interval, required_min_rx: interval, multiplier }
     }
 
-    /// Values that the packet can carry.
+    /// Limits the values to the ranges of the packet fields.
     pub(super) fn clamped(self) -> Self {
         let (min, max) = (Duration::from_micros(1), Duration::from_micros(u32::MAX.into()));
         Self {
@@ -33,28 +34,28 @@ impl Parameters {
     }
 }
 
-/// Why a session changed its state.
+/// Cause of a state change.
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Cause {
-    /// The handshake went on.
+    /// Progress of the three-way handshake.
     Handshake,
-    /// Nothing came within the detection time (RFC 5880 6.8.4).
+    /// No packet arrived within the detection time (RFC 5880 6.8.4).
     Expired,
-    /// The other end says Down, with this diagnostic: as a rule our packets do not arrive.
+    /// The neighbor reports Down with this diagnostic: usually it does not receive our packets.
     NeighborDown(Diagnostic),
-    /// The other end says Down without a reason, and knows nothing of us or has another discriminator: its BFD began
-    /// anew, and did not lose us.
+    /// The neighbor reports Down without a diagnostic, and with no or another discriminator: its BFD has
+    /// restarted, and the path did not fail.
     NeighborRestarted,
-    /// The other end is held down on purpose.
+    /// The neighbor is in AdminDown.
     NeighborAdminDown,
-    /// Our end was removed or shut down.
+    /// The local session was removed or shut down.
     Admin,
 }
 
 impl Cause {
-    /// Stable text for metrics.
+    /// Returns the stable text for metrics.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -86,41 +87,41 @@ impl std::fmt::Display for Cause {
     }
 }
 
-/// A session at one moment.
+/// Status of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Status {
-    /// Our state.
+    /// Local session state.
     pub state: State,
-    /// How long.
+    /// Time since the last state change.
     pub since: Duration,
-    /// The state in the last packet of the other end.
+    /// Session state in the last packet of the neighbor.
     pub remote_state: State,
-    /// Our last diagnostic.
+    /// Local diagnostic: reason for the last change from Up.
     pub diagnostic: Diagnostic,
-    /// The diagnostic in the last packet of the other end.
+    /// Diagnostic in the last packet of the neighbor.
     pub remote_diagnostic: Diagnostic,
-    /// My Discriminator.
+    /// Local discriminator.
     pub discriminator: u32,
-    /// The other end's, 0 while unknown.
+    /// Discriminator of the neighbor; 0 until learned.
     pub remote_discriminator: u32,
-    /// Time between our periodic packets before jitter; `None`: the other end wants none.
+    /// Interval of sent periodic packets before jitter. `None`: the neighbor accepts none.
     pub transmit_interval: Option<Duration>,
-    /// Longest time between the other end's periodic packets.
+    /// Maximum interval of the neighbor's periodic packets.
     pub receive_interval: Duration,
-    /// Silence after which the session is down; `None` until a packet came.
+    /// Time without packets after which the session goes down. `None` until the first packet arrives.
     pub detection_time: Option<Duration>,
-    /// Detect Mult of the other end, 0 until a packet came.
+    /// Detect Mult of the neighbor; 0 until the first packet arrives.
     pub remote_multiplier: u8,
-    /// The other end set the C bit.
+    /// The neighbor sets the C bit: its BFD is independent of its control plane.
     pub remote_independent: bool,
-    /// The other end is in demand mode.
+    /// The neighbor is in demand mode.
     pub remote_demand: bool,
-    /// How often the session came up.
+    /// Number of changes to Up.
     pub ups: u64,
-    /// Why and how long ago it last left Up.
+    /// Cause of the last change from Up, and time since.
     pub last_down: Option<(Cause, Duration)>,
-    /// Packets accepted.
+    /// Number of packets accepted.
     pub received: u64,
-    /// Packets sent.
+    /// Number of packets sent.
     pub sent: u64,
 }

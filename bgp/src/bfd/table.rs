@@ -1,4 +1,4 @@
-//! All sessions of a host: which packet belongs to which, whose time has come, and what is to be sent.
+//! All BFD sessions of a host: packet demultiplexing, timers and transmission.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
@@ -12,17 +12,17 @@ use super::random::mix;
 use super::session::{Session, Transition};
 use super::status::{Cause, Parameters, Status};
 
-/// How the other end is reached.
+/// Type of path to the neighbor, which determines the UDP port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Path {
-    /// RFC 5881: UDP port 3784; sent with TTL 255, and taken with TTL 255 only.
+    /// Single hop (RFC 5881), UDP port 3784: packets are sent with TTL 255, and accepted only with TTL 255.
     SingleHop,
-    /// RFC 5883: UDP port 4784.
+    /// Multihop (RFC 5883), UDP port 4784.
     Multihop,
 }
 
 impl Path {
-    /// The UDP port that both ends listen on.
+    /// Returns the UDP port that both ends listen on.
     #[must_use]
     pub fn port(self) -> u16 {
         match self {
@@ -31,7 +31,7 @@ impl Path {
         }
     }
 
-    /// `single-hop` or `multihop`.
+    /// Returns the path type as text: `single-hop` or `multihop`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -41,65 +41,65 @@ impl Path {
     }
 }
 
-/// The endpoint that a session watches; no two sessions have an equal one.
+/// Endpoint of a session. Each endpoint has one session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Endpoint {
-    /// The other end.
+    /// Address of the neighbor.
     pub remote: IpAddr,
-    /// Our end; `None`: the kernel's choice.
+    /// Local address. `None`: selected by the kernel.
     pub local: Option<IpAddr>,
-    /// The interface of a link-local `remote`, else 0.
+    /// Interface index for a link-local `remote`, else 0.
     pub interface: u32,
-    /// Over one link or several.
+    /// Single hop or multihop.
     pub path: Path,
 }
 
-/// A datagram that came in.
+/// A received datagram.
 #[derive(Debug, Clone, Copy)]
 pub struct Received<'a> {
-    /// By the port that it came to.
+    /// Path type of the local port.
     pub path: Path,
-    /// Sender.
+    /// Source address.
     pub source: IpAddr,
-    /// Receiver, an address of ours.
+    /// Destination address.
     pub destination: IpAddr,
-    /// The interface that it came in on.
+    /// Index of the receiving interface.
     pub interface: u32,
-    /// TTL or hop limit; `None` (not given) counts as wrong where it matters.
+    /// TTL or hop limit. `None` (unknown) is rejected where 255 is required.
     pub ttl: Option<u8>,
     /// UDP payload.
     pub payload: &'a [u8],
 }
 
-/// A datagram to send, to the port of the endpoint's path, with TTL or hop limit 255, from the session's own source port
-/// between 49152 and 65535 (RFC 5881 4).
+/// A datagram to send, to the port of the endpoint's path type, with TTL or hop limit 255, from the session's
+/// own source port in the range 49152 to 65535 (RFC 5881 4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Transmit {
-    /// Where to.
+    /// Destination, with the local address to use.
     pub endpoint: Endpoint,
     /// UDP payload.
     pub payload: [u8; PACKET_LEN],
 }
 
-/// A change of a session's state.
+/// A state change of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Change {
-    /// Which.
+    /// Endpoint of the session.
     pub endpoint: Endpoint,
-    /// Before.
+    /// The previous state.
     pub from: State,
-    /// Now.
+    /// The new state.
     pub to: State,
-    /// Why.
+    /// Cause of the change.
     pub cause: Cause,
-    /// The other end's C bit: its BFD goes on while its control plane restarts, so its silence means that nothing is
-    /// forwarded (RFC 5882 4.3.1).
+    /// C bit of the neighbor: its BFD continues while its control plane restarts, so expiry of the detection
+    /// time means that forwarding has failed (RFC 5882 4.3.1).
     pub remote_independent: bool,
 }
 
 impl Change {
-    /// The path was there and is lost: what relies on it ends now (RFC 5882 3.2). Not so when an end was taken out of
-    /// service on purpose, or when the neighbor's BFD merely began anew.
+    /// Returns true if the path was up and has failed, so that dependent sessions have to end (RFC 5882 3.2).
+    /// False if an end was administratively shut down or the neighbor's BFD restarted.
     #[must_use]
     pub fn is_loss(&self) -> bool {
         self.from == State::Up && matches!(self.cause, Cause::Expired | Cause::NeighborDown(_))
@@ -110,20 +110,20 @@ impl Change {
 struct Entry {
     session: Session,
     endpoint: Endpoint,
-    /// It stands in `timers` with this time.
+    /// Time of the entry in `timers`.
     armed: Option<Instant>,
     queued: bool,
 }
 
-/// The sessions of a host.
+/// All BFD sessions of a host.
 #[derive(Debug)]
 pub struct Bfd {
-    /// By our discriminator.
+    /// Sessions by local discriminator.
     sessions: FxHashMap<u32, Entry>,
     ids: BTreeMap<Endpoint, u32>,
     by_remote: BTreeMap<(IpAddr, Path), SmallVec<[u32; 1]>>,
     timers: BTreeSet<(Instant, u32)>,
-    /// Sessions that may have something to send.
+    /// Sessions that may have a packet to send.
     ready: VecDeque<u32>,
     changes: VecDeque<Change>,
     refused: [u64; Refused::ALL.len()],
@@ -131,8 +131,8 @@ pub struct Bfd {
 }
 
 impl Bfd {
-    /// No sessions yet. Discriminators and jitter come from `seed`, which should be unpredictable: a discriminator is all
-    /// that a multihop packet is known by.
+    /// Creates an empty table. Discriminators and jitter derive from `seed`, which should be unpredictable: a
+    /// multihop packet is authenticated by its discriminator alone.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self {
@@ -147,7 +147,7 @@ impl Bfd {
         }
     }
 
-    /// Watches this endpoint, or changes how. A new session begins in Down, with a packet at once.
+    /// Adds an endpoint or changes its parameters. A new session starts in Down and sends a packet at once.
     pub fn set(&mut self, endpoint: Endpoint, parameters: Parameters, now: Instant) {
         if let Some(id) = self.ids.get(&endpoint).copied() {
             self.with(id, |session| session.set(parameters, now));
@@ -166,14 +166,16 @@ impl Bfd {
         self.with(id, |_| None);
     }
 
-    /// Watches it no more: AdminDown is said for a Detection Time of the other end, then the session is forgotten.
+    /// Removes an endpoint. AdminDown packets are sent for one Detection Time of the neighbor, then the
+    /// session is deleted.
     pub fn remove(&mut self, endpoint: &Endpoint, now: Instant) {
         if let Some(id) = self.ids.get(endpoint).copied() {
             self.with(id, |session| session.leave(now));
         }
     }
 
-    /// Removes all; done when [`Self::is_empty`], which a process that stops need not wait for: each session says AdminDown at once.
+    /// Removes all endpoints. Complete when [`Self::is_empty`] returns true, but a stopping process need not
+    /// wait: each session sends its first AdminDown packet at once.
     pub fn shutdown(&mut self, now: Instant) {
         let ids: Vec<u32> = self.sessions.keys().copied().collect();
         for id in ids {
@@ -181,16 +183,16 @@ impl Bfd {
         }
     }
 
-    /// No session is left, not even one that says farewell.
+    /// Returns true if no session is left, including sessions that send AdminDown packets.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.sessions.is_empty()
     }
 
-    /// Takes a datagram (RFC 5880 6.8.6).
+    /// Processes a received datagram (RFC 5880 6.8.6).
     ///
     /// # Errors
-    /// Why it was discarded; counted in [`Self::refused`] too.
+    /// Reason for the discard, which is also counted in [`Self::refused`].
     pub fn receive(&mut self, datagram: &Received<'_>, now: Instant) -> Result<(), Refused> {
         let done = self.take(datagram, now);
         if let Err(why) = done
@@ -201,7 +203,7 @@ impl Bfd {
         done
     }
 
-    /// Does what is due. Read what waits in the sockets first: silence is judged by what was received.
+    /// Handles due timers. Read the sockets first, or a session may expire although its packets have arrived.
     pub fn handle_timeout(&mut self, now: Instant) {
         while let Some((at, id)) = self.timers.first().copied().filter(|(at, _)| *at <= now) {
             self.timers.remove(&(at, id));
@@ -212,10 +214,10 @@ impl Bfd {
         }
     }
 
-    /// Says that this host was not able to look in time: [`Self::handle_timeout`] comes later than
-    /// [`Self::poll_timeout`] asked for by a good part of a packet interval. A host that stood still, or a processor that was taken
-    /// away, says nothing about the path, and what arrived meanwhile may not be in the sockets yet: sessions whose
-    /// detection time is over get one more packet interval of the other end, once until a packet arrives.
+    /// Reports that the host is late: [`Self::handle_timeout`] is called later than [`Self::poll_timeout`] by
+    /// a substantial part of a packet interval. A suspended host or a preempted process says nothing about
+    /// the path, and packets may not have reached the sockets yet. Sessions whose detection time has expired
+    /// are extended by one packet interval of the neighbor, once until a packet arrives.
     pub fn late(&mut self, now: Instant) {
         let due: Vec<u32> = self.timers.iter().take_while(|(at, _)| *at <= now).map(|(_, id)| *id).collect();
         for id in due {
@@ -223,13 +225,13 @@ impl Bfd {
         }
     }
 
-    /// When to call [`Self::handle_timeout`] at the latest.
+    /// Returns the latest time of the next [`Self::handle_timeout`] call.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.timers.first().map(|(at, _)| *at)
     }
 
-    /// The next datagram to send.
+    /// Returns the next datagram to send.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Transmit> {
         while let Some(id) = self.ready.pop_front() {
             let Some(entry) = self.sessions.get_mut(&id) else { continue };
@@ -244,18 +246,18 @@ impl Bfd {
         None
     }
 
-    /// Changes of sessions' states, oldest first.
+    /// Returns the oldest state change not taken yet.
     pub fn poll_event(&mut self) -> Option<Change> {
         self.changes.pop_front()
     }
 
-    /// One session.
+    /// Returns the status of one session.
     #[must_use]
     pub fn status(&self, endpoint: &Endpoint, now: Instant) -> Option<Status> {
         Some(self.sessions.get(self.ids.get(endpoint)?)?.session.status(now))
     }
 
-    /// All sessions but those that say farewell, by endpoint.
+    /// Returns all sessions by endpoint, except those being removed.
     pub fn sessions(&self, now: Instant) -> impl Iterator<Item = (Endpoint, Status)> {
         self.ids
             .iter()
@@ -264,7 +266,7 @@ impl Bfd {
             .map(move |(endpoint, entry)| (endpoint, entry.session.status(now)))
     }
 
-    /// Packets discarded since the start, by reason.
+    /// Returns the number of packets discarded since the start, by reason.
     pub fn refused(&self) -> impl Iterator<Item = (Refused, u64)> {
         Refused::ALL.into_iter().zip(self.refused)
     }
@@ -285,8 +287,8 @@ impl Bfd {
         done
     }
 
-    /// RFC 5880 6.3 lets the discriminator alone decide. The endpoint has to fit as well here: its addresses are
-    /// configured, and a stranger who guesses a discriminator gets no further.
+    /// Finds the session of a packet. RFC 5880 6.3 uses the discriminator alone. Here the configured
+    /// addresses have to match too, so that an attacker who guesses a discriminator is still rejected.
     fn find(&self, datagram: &Received<'_>, your_discriminator: u32) -> Option<u32> {
         let fits = |id: &u32| {
             self.sessions.get(id).is_some_and(|entry| {
@@ -301,13 +303,13 @@ impl Bfd {
             return Some(your_discriminator).filter(|id| fits(id));
         }
         let candidates = self.by_remote.get(&(datagram.source, datagram.path))?;
-        // One with a local address of its own is closer than one without.
+        // A session with a local address is more specific than one without.
         let fitting = || candidates.iter().filter(|id| fits(id));
         let exact = |id: &&u32| self.sessions.get(*id).is_some_and(|e| e.endpoint.local.is_some());
         fitting().find(exact).or_else(|| fitting().next()).copied()
     }
 
-    /// Does something to a session and draws the consequences.
+    /// Applies an operation to a session, then updates events, transmit queue and timers.
     fn with(&mut self, id: u32, act: impl FnOnce(&mut Session) -> Transition) {
         let Some(entry) = self.sessions.get_mut(&id) else { return };
         if let Some((from, cause)) = act(&mut entry.session) {
@@ -326,7 +328,7 @@ impl Bfd {
         if entry.session.wants_transmit() && !std::mem::replace(&mut entry.queued, true) {
             self.ready.push_back(id);
         }
-        // A timer that fires early is set again; only an earlier time has to be put in at once.
+        // A timer that fires early is set again, so only an earlier time requires an update.
         if let Some(at) = entry.session.timeout()
             && entry.armed.is_none_or(|armed| at < armed)
         {

@@ -1,11 +1,11 @@
-//! Errors of reading.
+//! Decoding errors of BMP messages.
 
-/// Why a message cannot be read; the connection has to end (RFC 7854 3.2 knows no way to go on).
+/// Decoding error of a message. The connection has to be closed, as RFC 7854 3.2 defines no recovery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{what} at octet {offset} of a BMP message")]
 pub struct Error {
-    /// The octet at which reading stopped, counted from the start of the message.
+    /// Offset of the error in octets from the start of the message.
     pub offset: usize,
-    /// In words.
+    /// Description of the error.
     pub what: &'static str,
 }

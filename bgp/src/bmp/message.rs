@@ -1,14 +1,14 @@
-//! The common header and the seven kinds of message (RFC 7854 4).
+//! Common header and message types of BMP (RFC 7854 4).
 
 use super::error::Error;
 use super::peer::{PeerDown, PeerHeader, PeerUp};
 use super::tlv::{Statistics, Tlvs};
 use crate::reader::ByteReader;
 
-/// Octets of the common header.
+/// Length of the common header in octets.
 pub const HEADER_LEN: usize = 6;
 
-/// Longest message in octets that is read: some hundred of the longest BGP messages.
+/// Maximum length of a decoded message in octets: over a dozen BGP messages of maximum length.
 pub const MAX_MESSAGE: usize = 1024 * 1024;
 
 const VERSION: u8 = 3;
@@ -17,59 +17,60 @@ const VERSION: u8 = 3;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Message<'a> {
-    /// Routes: an UPDATE of a peer, whole (RFC 7854 4.6).
+    /// Route Monitoring: a whole UPDATE of a peer (RFC 7854 4.6).
     RouteMonitoring {
-        /// Whose.
+        /// Peer that the routes belong to.
         peer: PeerHeader,
-        /// The BGP message from its marker on, unjudged.
+        /// BGP message from its marker on, not validated.
         update: &'a [u8],
     },
-    /// Counters of a peer (RFC 7854 4.8).
+    /// Statistics Report of a peer (RFC 7854 4.8).
     Statistics {
-        /// Whose.
+        /// Peer that the counters belong to.
         peer: PeerHeader,
-        /// Counters.
+        /// Counters and gauges.
         statistics: Statistics<'a>,
     },
-    /// A session ended; all routes of the peer are gone (RFC 7854 4.9).
+    /// Peer Down: the session ended, and all routes of the peer are removed (RFC 7854 4.9).
     PeerDown {
-        /// Whose.
+        /// Peer whose session ended.
         peer: PeerHeader,
-        /// Why.
+        /// Reason.
         reason: PeerDown<'a>,
     },
-    /// A session came up (RFC 7854 4.10).
+    /// Peer Up: a session was established (RFC 7854 4.10).
     PeerUp {
-        /// Whose.
+        /// Peer of the session.
         peer: PeerHeader,
-        /// Its ends and both OPENs.
+        /// Addresses, ports and both OPENs.
         up: PeerUp<'a>,
     },
-    /// Name and description of the router; the first message (RFC 7854 4.3).
+    /// Initiation: name and description of the router; the first message (RFC 7854 4.3).
     Initiation(Tlvs<'a>),
-    /// The last message (RFC 7854 4.5).
+    /// Termination: the last message (RFC 7854 4.5).
     Termination(Tlvs<'a>),
-    /// Messages as they came, good or bad (RFC 7854 4.7).
+    /// Route Mirroring: messages as received, valid or not (RFC 7854 4.7).
     Mirroring {
-        /// Whose.
+        /// Peer that sent them.
         peer: PeerHeader,
-        /// What it sent.
+        /// Mirrored messages and information.
         tlvs: Tlvs<'a>,
     },
-    /// A type that RFC 7854 does not know; to be passed over.
+    /// A message type that RFC 7854 does not define; to be skipped.
     Other {
-        /// Its type.
+        /// Message type.
         kind: u8,
-        /// The part after the common header.
+        /// Message without the common header.
         octets: &'a [u8],
     },
 }
 
 impl<'a> Message<'a> {
-    /// The first message in `buffer` and the octets that it takes; `None` when it is not all there yet.
+    /// Decodes the first message in `buffer`. Returns it with its length, or `None` if it is not complete
+    /// yet.
     ///
     /// # Errors
-    /// Anything that is no BMP of version 3.
+    /// Any input other than BMP version 3.
     pub fn next(buffer: &'a [u8]) -> Result<Option<(Self, usize)>, Error> {
         match buffer.first() {
             None => return Ok(None),
@@ -109,7 +110,7 @@ impl<'a> Message<'a> {
         })
     }
 
-    /// Appends the message.
+    /// Appends the encoded message.
     pub fn write(&self, out: &mut Vec<u8>) {
         let start = out.len();
         let kind = match self {
@@ -147,7 +148,7 @@ impl<'a> Message<'a> {
             }
             Self::Other { octets, .. } => out.extend_from_slice(octets),
         }
-        // The length counts the whole message.
+        // The length covers the whole message.
         let len = u32::try_from(out.len() - start).unwrap_or(u32::MAX);
         if let Some(place) = out.get_mut(start + 1..).and_then(<[u8]>::first_chunk_mut) {
             *place = len.to_be_bytes();

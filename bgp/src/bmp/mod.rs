@@ -1,13 +1,15 @@
-//! BMP, the BGP Monitoring Protocol: a router reports to a monitoring station what its peers send (RFC 7854) and what it uses (RFC 9069).
+//! BMP, the BGP Monitoring Protocol: a router reports to a monitoring station the routes that it receives
+//! (RFC 7854) and selects (RFC 9069).
 //!
-//! Here are messages to values and back, over octets that the caller has. What is not: sockets, and when to say what;
-//! a sender has to bring a peer up before its routes, and to keep the order of what it passes on.
+//! This module encodes and decodes messages in buffers of the caller. It has no sockets and no procedures: a
+//! sender has to send Peer Up before routes of the peer, and to keep messages in order.
 //!
 //! ```text
 //!  octets --Message::next--> Message, octets taken       Message::write --> octets
 //! ```
 //!
-//! Reading is total: hostile octets give an [`Error`] that names the place. No message may be longer than [`MAX_MESSAGE`].
+//! Decoding never panics: invalid input returns an [`Error`] with its offset. Messages are limited to
+//! [`MAX_MESSAGE`].
 
 mod error;
 mod message;

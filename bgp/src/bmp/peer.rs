@@ -1,4 +1,4 @@
-//! The per-peer header, and what is said when a peer comes and goes (RFC 7854 4.2, 4.9, 4.10).
+//! Per-peer header, Peer Up and Peer Down (RFC 7854 4.2, 4.9, 4.10).
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -7,40 +7,41 @@ use super::tlv::Tlvs;
 use crate::reader::ByteReader;
 
 const V6: u8 = 0x80;
-/// The same bit, of the Loc-RIB (RFC 9069 4.2).
+/// F flag: the same bit in the header of a Loc-RIB (RFC 9069 4.2).
 const FILTERED: u8 = 0x80;
 const POST_POLICY: u8 = 0x40;
 const AS2: u8 = 0x20;
-/// Octets of a BGP message header and of the shortest OPEN.
+/// Minimum length of an OPEN in octets, header included.
 const MIN_OPEN: usize = 29;
 
-/// Whose message this is (RFC 7854 4.2, RFC 9069 4).
+/// Per-peer header (RFC 7854 4.2, RFC 9069 4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PeerHeader {
-    /// 0: a global instance, which is all that this speaker has; 1: an L3VPN; 2: local; [`PeerHeader::LOC_RIB`].
+    /// Peer type. 0: global instance, the only one that this speaker reports; 1: RD instance (L3VPN); 2:
+    /// local instance; [`PeerHeader::LOC_RIB`].
     pub kind: u8,
-    /// Only a part of a Loc-RIB is reported (the F flag of RFC 9069).
+    /// F flag (RFC 9069 4.2): the Loc-RIB is reported in part only.
     pub filtered: bool,
-    /// After import policy; else as the peer sent it (the L flag).
+    /// L flag: post-policy Adj-RIB-In; otherwise pre-policy.
     pub post_policy: bool,
-    /// AS_PATHs have two octets an AS (the A flag).
+    /// A flag: AS numbers in AS_PATHs have two octets.
     pub as2: bool,
-    /// Route distinguisher, where `kind` has one; else 0.
+    /// Route distinguisher if the peer type has one, else 0.
     pub distinguisher: u64,
-    /// The peer's address; 0.0.0.0 of a Loc-RIB.
+    /// Address of the peer; 0.0.0.0 for a Loc-RIB.
     pub address: IpAddr,
-    /// The peer's AS.
+    /// AS number of the peer.
     pub asn: u32,
-    /// The peer's BGP identifier.
+    /// BGP identifier of the peer.
     pub router_id: Ipv4Addr,
-    /// When it happened: seconds since 1970; 0 where nobody knows.
+    /// Time of the event in seconds since 1970; 0 if unknown.
     pub seconds: u32,
-    /// Microseconds beyond them.
+    /// Microseconds part of the time.
     pub micros: u32,
 }
 
 impl PeerHeader {
-    /// The kind of the Loc-RIB (RFC 9069 4.1): no peer but the router itself, with its AS and BGP identifier.
+    /// Peer type of the Loc-RIB (RFC 9069 4.1): the router itself, with its own AS number and BGP identifier.
     pub const LOC_RIB: u8 = 3;
 
     pub(super) fn read(octets: &mut ByteReader<'_>) -> Option<Self> {
@@ -82,7 +83,7 @@ impl PeerHeader {
     }
 }
 
-/// Always 16 octets; an IPv4 address stands in the last four.
+/// Reads the 16 octets of an address field; an IPv4 address is in the last four.
 fn read_address(octets: &mut ByteReader<'_>, v6: bool) -> Option<IpAddr> {
     if v6 {
         return octets.ip(true);
@@ -101,25 +102,25 @@ fn write_address(out: &mut Vec<u8>, address: IpAddr) {
     }
 }
 
-/// A session came up (RFC 7854 4.10).
+/// Contents of a Peer Up (RFC 7854 4.10).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PeerUp<'a> {
-    /// Our address, of the family of the peer's.
+    /// Local address, of the same family as that of the peer.
     pub local: IpAddr,
-    /// Our port.
+    /// Local port.
     pub local_port: u16,
-    /// The peer's port.
+    /// Port of the peer.
     pub remote_port: u16,
-    /// The OPEN that we sent, whole.
+    /// The whole OPEN that this router sent.
     pub sent: &'a [u8],
-    /// The OPEN that the peer sent, whole.
+    /// The whole OPEN that the peer sent.
     pub received: &'a [u8],
-    /// More in words.
+    /// Information TLVs.
     pub information: Tlvs<'a>,
 }
 
 impl<'a> PeerUp<'a> {
-    /// `v6`: the flag of the per-peer header, which counts for both ends.
+    /// Decodes a Peer Up. `v6`: the V flag of the per-peer header, which applies to both addresses.
     pub(super) fn read(mut octets: ByteReader<'a>, v6: bool) -> Result<Self, Error> {
         let fail = |octets: &ByteReader<'_>, what| Error { offset: octets.at(), what };
         let (Some(local), Some(local_port), Some(remote_port)) =
@@ -142,7 +143,7 @@ impl<'a> PeerUp<'a> {
     }
 }
 
-/// A whole BGP message of type OPEN.
+/// Reads a whole BGP message of type OPEN.
 fn read_open<'a>(octets: &mut ByteReader<'a>) -> Option<&'a [u8]> {
     let len = usize::from(u16::from_be_bytes(*octets.rest().get(16..)?.first_chunk()?));
     if len < MIN_OPEN || octets.rest().get(18) != Some(&1) {
@@ -151,27 +152,28 @@ fn read_open<'a>(octets: &mut ByteReader<'a>) -> Option<&'a [u8]> {
     octets.take(len)
 }
 
-/// Why a session ended (RFC 7854 4.9).
+/// Reason of a Peer Down (RFC 7854 4.9).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PeerDown<'a> {
-    /// 1: we sent this NOTIFICATION, whole.
+    /// 1: the router sent this NOTIFICATION (whole message).
     LocalNotification(&'a [u8]),
-    /// 2: we closed it without one, because of this event of RFC 4271 8.1; 0 where none fits.
+    /// 2: the router closed the connection without a NOTIFICATION, because of this FSM event (RFC 4271 8.1);
+    /// 0 if none applies.
     LocalEvent(u16),
-    /// 3: the peer sent this NOTIFICATION, whole.
+    /// 3: the peer sent this NOTIFICATION (whole message).
     RemoteNotification(&'a [u8]),
-    /// 4: the connection ended without one.
+    /// 4: the connection closed without a NOTIFICATION.
     RemoteClosed,
-    /// 5: the session may be up, but it is no longer monitored.
+    /// 5: the session is no longer monitored, but may still be up.
     NotMonitored,
-    /// 6: of a Loc-RIB; its table is named as in its Peer Up (RFC 9069 5.3).
+    /// 6: end of a Loc-RIB, with the table name of its Peer Up (RFC 9069 5.3).
     LocRib(Tlvs<'a>),
-    /// Reasons of later documents.
+    /// A reason that later documents define.
     Other {
-        /// Its number.
+        /// Reason code.
         reason: u8,
-        /// What follows.
+        /// Data of the reason.
         octets: &'a [u8],
     },
 }

@@ -1,4 +1,4 @@
-//! Lists of typed values (RFC 7854 4.4, 4.5, 4.8).
+//! TLV lists: information, termination and statistics (RFC 7854 4.4, 4.5, 4.8).
 
 use super::error::Error;
 use crate::reader::ByteReader;
@@ -7,46 +7,46 @@ use crate::reader::ByteReader;
 pub mod info {
     /// Free text.
     pub const TEXT: u16 = 0;
-    /// What RFC 3418 calls sysDescr.
+    /// System description (sysDescr of RFC 3418).
     pub const SYS_DESCR: u16 = 1;
-    /// What RFC 3418 calls sysName.
+    /// System name (sysName of RFC 3418).
     pub const SYS_NAME: u16 = 2;
-    /// The name of a VRF or table; `global` for the Loc-RIB without one.
+    /// Name of a VRF or table; `global` for the Loc-RIB of the default table.
     pub const TABLE: u16 = 3;
 }
 
-/// Types of TLVs in a Termination, and its reasons (RFC 7854 4.5).
+/// Types and reasons of Termination TLVs (RFC 7854 4.5).
 pub mod termination {
-    /// Free text.
+    /// TLV type: free text.
     pub const TEXT: u16 = 0;
-    /// A reason of two octets.
+    /// TLV type: reason, two octets.
     pub const REASON: u16 = 1;
-    /// Reason: somebody closed it.
+    /// Reason: closed by an administrator.
     pub const ADMIN: u16 = 0;
-    /// Reason: not said.
+    /// Reason: unspecified.
     pub const UNSPECIFIED: u16 = 1;
-    /// Reason: no resources.
+    /// Reason: out of resources.
     pub const RESOURCES: u16 = 2;
 }
 
-/// One typed value.
+/// One type-length-value element.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tlv<'a> {
-    /// Its type; what it means depends on the message.
+    /// Type; its meaning depends on the message.
     pub kind: u16,
-    /// Its value.
+    /// Value without type and length.
     pub value: &'a [u8],
 }
 
-/// A list of typed values, still in the message. It was checked as a whole, so reading it cannot fail.
+/// A list of TLVs, borrowed from the message. It was checked as a whole, so iteration cannot fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Tlvs<'a>(&'a [u8]);
 
 impl<'a> Tlvs<'a> {
-    /// A list that [`Tlvs::push`] wrote.
+    /// Wraps a list that [`Tlvs::push`] wrote.
     ///
     /// # Errors
-    /// When these octets are no such list.
+    /// The octets are not a valid list.
     pub fn new(octets: &'a [u8]) -> Result<Self, Error> {
         Self::read(ByteReader::new(octets, 0))
     }
@@ -60,7 +60,7 @@ impl<'a> Tlvs<'a> {
         Ok(Self(octets.rest()))
     }
 
-    /// Appends a value to a list; what is beyond 65,535 octets is cut off.
+    /// Appends a TLV to a list. Values are truncated to 65,535 octets.
     pub fn push(out: &mut Vec<u8>, kind: u16, value: &[u8]) {
         let value = value.get(..usize::from(u16::MAX)).unwrap_or(value);
         out.extend_from_slice(&kind.to_be_bytes());
@@ -68,13 +68,13 @@ impl<'a> Tlvs<'a> {
         out.extend_from_slice(value);
     }
 
-    /// As it is written.
+    /// Returns the encoded list.
     #[must_use]
     pub fn octets(&self) -> &'a [u8] {
         self.0
     }
 
-    /// One after the other.
+    /// Iterates over the TLVs.
     pub fn iter(&self) -> impl Iterator<Item = Tlv<'a>> + use<'a> {
         let mut rest = ByteReader::new(self.0, 0);
         std::iter::from_fn(move || read_tlv(&mut rest))
@@ -86,29 +86,29 @@ fn read_tlv<'a>(octets: &mut ByteReader<'a>) -> Option<Tlv<'a>> {
     Some(Tlv { kind, value: octets.take(usize::from(len))? })
 }
 
-/// A statistic (RFC 7854 4.8, and the IANA registry "BMP Statistics Types").
+/// A statistic (RFC 7854 4.8, IANA registry "BMP Statistics Types").
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Statistic {
-    /// 0: prefixes that import policy refused.
+    /// Type 0: number of prefixes rejected by import policy.
     Rejected(u32),
-    /// 7: routes in the Adj-RIB-In, all families.
+    /// Type 7: number of routes in the Adj-RIB-In, all families.
     AdjIn(u64),
-    /// 8: routes in the Loc-RIB, all families.
+    /// Type 8: number of routes in the Loc-RIB, all families.
     Loc(u64),
-    /// 9: routes in the Adj-RIB-In of a family, by AFI and SAFI.
+    /// Type 9: number of routes in the Adj-RIB-In of a family (AFI, SAFI).
     AdjInFamily(u16, u8, u64),
-    /// 10: routes in the Loc-RIB of a family.
+    /// Type 10: number of routes in the Loc-RIB of a family (AFI, SAFI).
     LocFamily(u16, u8, u64),
-    /// 11: UPDATEs that were treated as withdrawals (RFC 7606).
+    /// Type 11: number of UPDATEs handled as treat-as-withdraw (RFC 7606).
     TreatAsWithdraw(u32),
-    /// Others that are counters of four octets.
+    /// Another type with a four-octet counter: type and value.
     Counter(u16, u32),
-    /// Others that are gauges of eight octets.
+    /// Another type with an eight-octet gauge: type and value.
     Gauge(u16, u64),
 }
 
-/// The statistics of a message.
+/// The statistics of a Statistics Report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Statistics<'a> {
     count: u32,
@@ -126,10 +126,10 @@ impl<'a> Statistics<'a> {
         Ok(Self { count, tlvs })
     }
 
-    /// Those that [`Statistics::push`] wrote.
+    /// Wraps a list that [`Statistics::push`] wrote.
     ///
     /// # Errors
-    /// When these octets are no such list.
+    /// The octets are not a valid list.
     pub fn new(octets: &'a [u8]) -> Result<Self, Error> {
         let tlvs = Tlvs::new(octets)?;
         Ok(Self { count: u32::try_from(tlvs.iter().count()).unwrap_or(u32::MAX), tlvs })
@@ -160,7 +160,7 @@ impl<'a> Statistics<'a> {
         }
     }
 
-    /// One after the other; those whose value is of a size that no statistic has are left out.
+    /// Iterates over the statistics. Values of an unexpected size are skipped.
     pub fn iter(&self) -> impl Iterator<Item = Statistic> + use<'a> {
         self.tlvs.iter().filter_map(|tlv| {
             let mut value = ByteReader::new(tlv.value, 0);

@@ -1,4 +1,4 @@
-//! Attributes as tables keep them (RFC 6396 4.3.4), to and from the speaker's.
+//! Conversion between the attribute encoding of MRT table dumps (RFC 6396 4.3.4) and [`Attributes`].
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -14,16 +14,16 @@ const MP_REACH: u8 = 14;
 const MP_UNREACH: u8 = 15;
 const EXTENDED: u8 = 0x10;
 
-/// Which format the attributes come from.
+/// Attribute encoding by table format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
-    /// Two-octet ASes.
+    /// TABLE_DUMP: two-octet AS numbers.
     TableV1,
-    /// Four-octet ASes, and MP_REACH_NLRI cut to its next hop.
+    /// TABLE_DUMP_V2: four-octet AS numbers, and MP_REACH_NLRI reduced to its next hop.
     TableV2,
 }
 
-/// Path attributes of a path in a table, as they stand there.
+/// Encoded path attributes of a table dump.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RawAttributes<'a> {
     octets: &'a [u8],
@@ -35,18 +35,19 @@ impl<'a> RawAttributes<'a> {
         Self { octets, form }
     }
 
-    /// The octets, unjudged.
+    /// Returns the octets, not validated.
     #[must_use]
     pub fn octets(&self) -> &'a [u8] {
         self.octets
     }
 
-    /// The attributes of the path for `prefix`, judged as those of an UPDATE are (RFC 7606). MP_REACH_NLRI is read in its
-    /// short form and in the full one that old collectors write. What the collector originates has no next hop: collectors
-    /// write the unspecified address there, which no UPDATE may say.
+    /// Decodes the attributes of the path for `prefix`, with the error handling of an UPDATE (RFC 7606).
+    /// MP_REACH_NLRI is accepted in its reduced form and in the full form that old collectors write. For
+    /// routes that the collector itself originates, the next hop is the unspecified address, which an UPDATE
+    /// could not have.
     ///
     /// # Errors
-    /// The error.
+    /// The first attribute error.
     pub fn decode(&self, prefix: Cidr) -> Result<Attributes, Problem> {
         let (body, originated) =
             self.update_body(prefix).ok_or(problem(0, "the attributes do not add up"))?;
@@ -77,13 +78,13 @@ impl<'a> RawAttributes<'a> {
         Ok(attributes)
     }
 
-    /// The UPDATE that would have brought the path: what reads that reads this. `true`: there is no next hop, and one of
-    /// the addresses of documentation stands for it.
+    /// Builds the body of an UPDATE that announces the path, so that the UPDATE decoder can read it. Returns
+    /// true with it if the next hop is unspecified and a documentation address replaces it.
     fn update_body(&self, prefix: Cidr) -> Option<(Vec<u8>, bool)> {
         let mut attributes = Vec::with_capacity(self.octets.len() + 32);
         let mut rest = ByteReader::new(self.octets, 0);
-        // Whether each of the two attributes says that there is no next hop; beside MP_REACH_NLRI NEXT_HOP says nothing
-        // (RFC 4760 3).
+        // Per attribute: true if its next hop is unspecified. NEXT_HOP is ignored next to MP_REACH_NLRI (RFC
+        // 4760 3).
         let (mut multiprotocol, mut classic) = (None, false);
         while !rest.is_empty() {
             let start = rest.rest();
@@ -105,7 +106,7 @@ impl<'a> RawAttributes<'a> {
                     attributes.extend_from_slice(&u16::try_from(full.len()).ok()?.to_be_bytes());
                     attributes.extend_from_slice(&full);
                 }
-                // Of no meaning in a table.
+                // Meaningless in a table.
                 MP_UNREACH => {}
                 NEXT_HOP if let Some(hop) = stand_in(value) => {
                     classic = true;
@@ -128,7 +129,7 @@ impl<'a> RawAttributes<'a> {
     }
 }
 
-/// What stands for the unspecified address of a family (RFC 5737, RFC 3849).
+/// Returns the documentation address that replaces the unspecified address of a family (RFC 5737, RFC 3849).
 fn stand_in(hop: &[u8]) -> Option<&'static [u8]> {
     const V4: [u8; 4] = [192, 0, 2, 1];
     const V6: [u8; 16] = [0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
@@ -143,7 +144,8 @@ fn problem(attribute: u8, reason: &'static str) -> Problem {
     Problem { attribute, reason }
 }
 
-/// The next hop in either form of MP_REACH_NLRI: the full one begins with a family, whose first octet is 0.
+/// Returns the next hop of either form of MP_REACH_NLRI. The full form begins with an AFI, whose first octet
+/// is 0.
 fn next_hop(value: &[u8]) -> Option<&[u8]> {
     let mut octets = ByteReader::new(value, 0);
     if value.first() == Some(&0) {
@@ -165,9 +167,9 @@ fn write_nlri(out: &mut Vec<u8>, prefix: Cidr) {
     }
 }
 
-/// Appends attributes as TABLE_DUMP_V2 keeps them: ASes of four octets, next hops that are not those of classic IPv4
-/// routes in a short MP_REACH_NLRI. LOCAL_PREF stands there if the route has one. `false`: one of them is longer than an
-/// attribute can be, and nothing was written.
+/// Appends attributes in the TABLE_DUMP_V2 encoding: four-octet AS numbers, and a reduced MP_REACH_NLRI for
+/// all routes other than IPv4 with an IPv4 next hop. LOCAL_PREF is written if the route has one. Returns
+/// false, and writes nothing, if an attribute exceeds the maximum length.
 pub fn encode_attributes(attributes: &Attributes, out: &mut Vec<u8>) -> bool {
     write_table_attributes(attributes, out).is_some()
 }

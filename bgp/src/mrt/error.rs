@@ -1,13 +1,13 @@
-//! Errors of reading.
+//! Decoding errors of MRT records.
 
-/// Why a record cannot be read.
+/// Decoding error of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{what} at octet {offset}")]
 pub struct Error {
-    /// The octet at which reading stopped, counted from the start of the record's header, or in errors of [`Reader`](super::Reader) from
-    /// the start of its input.
+    /// Offset of the error in octets, from the start of the record header. For errors of
+    /// [`Reader`](super::Reader): from the start of the input.
     pub offset: u64,
-    /// In words.
+    /// Description of the error.
     pub what: &'static str,
 }
 

@@ -1,4 +1,4 @@
-//! BGP4MP: messages and state changes (RFC 6396 4.4, RFC 8050 3).
+//! BGP4MP and BGP4MP_ET records: messages and state changes (RFC 6396 4.4, RFC 8050 3).
 
 use std::net::IpAddr;
 
@@ -19,7 +19,8 @@ pub(super) mod subtype {
         matches!(subtype, STATE_CHANGE | STATE_CHANGE_AS4)
     }
 
-    /// Four-octet ASes, sent by the collector itself, with path identifiers.
+    /// Returns the properties of a message subtype: four-octet AS numbers, sent by the collector, path
+    /// identifiers.
     pub(super) fn message(subtype: u16) -> Option<(bool, bool, bool)> {
         Some(match subtype {
             1 => (false, false, false),
@@ -60,7 +61,7 @@ pub(super) mod subtype {
     }
 }
 
-/// The part that both kinds of record begin with.
+/// Fields that message and state change records have in common.
 struct Session {
     peer_as: u32,
     local_as: u32,
@@ -101,7 +102,7 @@ impl Session {
             }
         }
         out.extend_from_slice(&self.interface.to_be_bytes());
-        // One family stands for both ends.
+        // Both addresses have to be of one family.
         let v6 = self.peer.is_ipv6() || self.local.is_ipv6();
         out.extend_from_slice(&(if v6 { 2_u16 } else { 1 }).to_be_bytes());
         for ip in [self.peer, self.local] {
@@ -113,26 +114,26 @@ impl Session {
     }
 }
 
-/// A BGP message as it was on the wire.
+/// A BGP message as sent on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Message<'a> {
-    /// The AS of the peer; beyond 65,535 only with `as4`.
+    /// AS number of the peer; above 65,535 only with `as4`.
     pub peer_as: u32,
-    /// The AS of the collector.
+    /// AS number of the collector.
     pub local_as: u32,
-    /// Number of the interface; 0 where nobody noted it.
+    /// Interface index; 0 if unknown.
     pub interface: u16,
-    /// The peer's address; of the same family as `local`.
+    /// Address of the peer, of the same family as `local`.
     pub peer: IpAddr,
-    /// The collector's address.
+    /// Address of the collector.
     pub local: IpAddr,
-    /// ASes have four octets, in this record and in the message.
+    /// AS numbers have four octets, in this record and in the message.
     pub as4: bool,
-    /// The collector sent it (the `_LOCAL` subtypes); else it received it.
+    /// True if the collector sent the message (the `_LOCAL` subtypes), false if it received it.
     pub sent: bool,
-    /// Its prefixes carry path identifiers (RFC 8050).
+    /// Prefixes have path identifiers (RFC 8050).
     pub add_path: bool,
-    /// The whole message from its marker on, unjudged.
+    /// The whole message from its marker on, not validated.
     pub octets: &'a [u8],
 }
 
@@ -151,8 +152,8 @@ impl<'a> Message<'a> {
         out.extend_from_slice(self.octets);
     }
 
-    /// How to read the message with [`Update::decode`](crate::wire::Update::decode): every family, and nothing is left out
-    /// because of who sent it.
+    /// Returns parameters to decode the message with [`Update::decode`](crate::wire::Update::decode): all
+    /// families, and no attribute discarded because of the sender.
     #[must_use]
     pub fn session(&self) -> Negotiated {
         Negotiated {
@@ -168,24 +169,24 @@ impl<'a> Message<'a> {
     }
 }
 
-/// A session changed its state (RFC 6396 4.4.1).
+/// A state change of a session (RFC 6396 4.4.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StateChange {
-    /// The AS of the peer; beyond 65,535 only with `as4`.
+    /// AS number of the peer; above 65,535 only with `as4`.
     pub peer_as: u32,
-    /// The AS of the collector.
+    /// AS number of the collector.
     pub local_as: u32,
-    /// Number of the interface; 0 where nobody noted it.
+    /// Interface index; 0 if unknown.
     pub interface: u16,
-    /// The peer's address; of the same family as `local`.
+    /// Address of the peer, of the same family as `local`.
     pub peer: IpAddr,
-    /// The collector's address.
+    /// Address of the collector.
     pub local: IpAddr,
-    /// ASes have four octets.
+    /// AS numbers have four octets.
     pub as4: bool,
-    /// Before: the number of the state; see [`StateChange::state`].
+    /// Number of the previous state; see [`StateChange::state`].
     pub from: u16,
-    /// Now.
+    /// Number of the new state.
     pub to: u16,
 }
 
@@ -206,7 +207,7 @@ impl StateChange {
         out.extend_from_slice(&self.to.to_be_bytes());
     }
 
-    /// The number of a state: 1 Idle to 6 Established.
+    /// Returns the number of a state: 1 (Idle) to 6 (Established).
     #[must_use]
     pub fn number(state: State) -> u16 {
         match state {
@@ -219,7 +220,7 @@ impl StateChange {
         }
     }
 
-    /// The state of a number; `None` for those that some collectors add beyond RFC 6396.
+    /// Returns the state with this number. `None` for numbers that some collectors add to those of RFC 6396.
     #[must_use]
     pub fn state(number: u16) -> Option<State> {
         Some(match number {

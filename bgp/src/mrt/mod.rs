@@ -1,6 +1,6 @@
-//! MRT, the format in which route collectors keep tables and updates (RFC 6396, RFC 8050).
+//! MRT, the format of route collectors for tables and updates (RFC 6396, RFC 8050).
 //!
-//! Here are records to values and back, over octets that the caller has. What is not: files, compression, clocks.
+//! This module encodes and decodes records in buffers of the caller. It has no files, compression or clocks.
 //!
 //! ```text
 //!  octets --Raw::next--> header + body --Raw::decode--> Record { stamp, body }
@@ -12,8 +12,8 @@
 //!  Record::write --> octets          RawAttributes::decode <--> encode_attributes: Attributes of the speaker
 //! ```
 //!
-//! Reading is total: hostile octets give an [`Error`] that names the place, and the next record can be read after it.
-//! Nothing is kept beyond the record at hand, and no record may be longer than [`MAX_RECORD`].
+//! Decoding never panics: an invalid record returns an [`Error`] with its offset, and the next record can
+//! still be decoded. Only one record is held at a time, limited to [`MAX_RECORD`].
 
 mod attributes;
 mod error;

@@ -1,4 +1,4 @@
-//! Headers and records (RFC 6396 2, 3).
+//! Record header and record types (RFC 6396 2, 3).
 
 use super::error::Error;
 use super::message::{Message, StateChange, subtype as bgp4mp};
@@ -14,40 +14,41 @@ mod kind {
     pub(super) const BGP4MP_ET: u16 = 17;
 }
 
-/// Octets of a record's header; BGP4MP_ET has four more, which count to the body.
+/// Length of the record header in octets. BGP4MP_ET has four more, which count as body.
 pub const HEADER_LEN: usize = 12;
 
-/// Longest body in octets that is read. A prefix with a path of 64 KiB from each of 250 peers fits; a length beyond it is
-/// no MRT.
+/// Maximum body length in octets. A prefix with a 64 KiB path from each of 250 peers fits; a longer record is
+/// not MRT.
 pub const MAX_RECORD: usize = 16 * 1024 * 1024;
 
-/// When something happened.
+/// Timestamp of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Stamp {
     /// Seconds since 1970, without leap seconds.
     pub seconds: u32,
-    /// Microseconds beyond them (RFC 6396 3); only BGP4MP_ET has them.
+    /// Microseconds part (RFC 6396 3); BGP4MP_ET only.
     pub micros: Option<u32>,
 }
 
-/// A record that is whole and not yet decoded.
+/// A complete record that is not decoded yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Raw<'a> {
-    /// When; without microseconds.
+    /// Timestamp in seconds since 1970.
     pub seconds: u32,
-    /// Its type.
+    /// Record type.
     pub kind: u16,
-    /// Its subtype.
+    /// Record subtype.
     pub subtype: u16,
-    /// The part after the header.
+    /// Record without the header.
     pub body: &'a [u8],
 }
 
 impl<'a> Raw<'a> {
-    /// The first record in `buffer`; `None` when it is not all there yet.
+    /// Returns the first record in `buffer`, or `None` if it is not complete yet.
     ///
     /// # Errors
-    /// When the header claims more than [`MAX_RECORD`]: this is no MRT, or it is damaged, and nothing behind it can be found.
+    /// The header has a length above [`MAX_RECORD`]: the input is not MRT or is damaged, and no further
+    /// record can be found.
     pub fn next(buffer: &'a [u8]) -> Result<Option<Self>, Error> {
         let mut octets = ByteReader::new(buffer, 0);
         let (Some(seconds), Some(kind), Some(subtype), Some(len)) =
@@ -62,22 +63,22 @@ impl<'a> Raw<'a> {
         Ok(octets.take(len).map(|body| Self { seconds, kind, subtype, body }))
     }
 
-    /// Octets of the whole record.
+    /// Returns the length of the record in octets, header included.
     #[must_use]
     pub fn len(&self) -> usize {
         HEADER_LEN + self.body.len()
     }
 
-    /// Never: there is always a header.
+    /// Returns false: a record always has a header.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         false
     }
 
-    /// Its content. Types and subtypes that are not read are [`Body::Other`].
+    /// Decodes the record. Unsupported types and subtypes become [`Body::Other`].
     ///
     /// # Errors
-    /// When the body does not hold what type and subtype promise.
+    /// The body does not match type and subtype.
     pub fn decode(&self) -> Result<Record<'a>, Error> {
         let mut octets = ByteReader::new(self.body, HEADER_LEN);
         let mut stamp = Stamp { seconds: self.seconds, micros: None };
@@ -112,42 +113,42 @@ impl<'a> Raw<'a> {
     }
 }
 
-/// A record.
+/// A decoded record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record<'a> {
-    /// When it was written, or when the message came.
+    /// Time of the dump or of the message.
     pub stamp: Stamp,
-    /// Its content.
+    /// Contents of the record.
     pub body: Body<'a>,
 }
 
-/// Content of a record.
+/// Contents of a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Body<'a> {
-    /// The peers that the [`Rib`] records behind it mean by their numbers.
+    /// Peer index of the following [`Rib`] records.
     PeerIndex(PeerIndex<'a>),
     /// A prefix with its paths.
     Rib(Rib<'a>),
-    /// A path of the old format.
+    /// A path in the TABLE_DUMP format.
     TableDump(TableDump<'a>),
     /// A BGP message.
     Message(Message<'a>),
-    /// A session changed its state.
+    /// A state change of a session.
     StateChange(StateChange),
-    /// Another family or protocol, which is not read.
+    /// An unsupported family or protocol.
     Other {
-        /// Its type.
+        /// Record type.
         kind: u16,
-        /// Its subtype.
+        /// Record subtype.
         subtype: u16,
-        /// The part after the header.
+        /// Record without the header.
         octets: &'a [u8],
     },
 }
 
 impl Record<'_> {
-    /// Appends the record. What cannot be expressed is cut to what can: a view name or a message beyond 65,535 octets.
+    /// Appends the encoded record. View names and messages are truncated to 65,535 octets.
     pub fn write(&self, out: &mut Vec<u8>) {
         let (kind, subtype) = match &self.body {
             Body::PeerIndex(_) => (kind::TABLE_DUMP_V2, v2::PEER_INDEX_TABLE),
@@ -186,15 +187,15 @@ fn write_header(out: &mut Vec<u8>, seconds: u32, kind: u16, subtype: u16) -> usi
     start
 }
 
-/// Appends a NULL record, which every reader passes over (RFC 6396 appendix B.1), with these octets in it.
+/// Appends a NULL record with these octets, which every reader skips (RFC 6396 appendix B.1).
 pub fn write_null(out: &mut Vec<u8>, seconds: u32, octets: &[u8]) {
     let start = write_header(out, seconds, kind::NULL, 0);
     out.extend_from_slice(octets);
     patch_len(out, start + HEADER_LEN - 4);
 }
 
-/// The records of octets that are all there. An error in a record is one item, and the next record follows it; where
-/// the octets end in the middle of a record the last item is an error.
+/// Iterator over the records of a complete input. An invalid record yields an error, and iteration continues
+/// with the next one. An input that ends inside a record yields a final error.
 #[derive(Debug, Clone)]
 pub struct Reader<'a> {
     octets: &'a [u8],
@@ -202,7 +203,7 @@ pub struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// Reads these octets from the start.
+    /// Creates an iterator over these octets.
     #[must_use]
     pub fn new(octets: &'a [u8]) -> Self {
         Self { octets, at: 0 }

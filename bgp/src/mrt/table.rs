@@ -1,4 +1,4 @@
-//! Tables: TABLE_DUMP_V2 (RFC 6396 4.3, RFC 8050 4) and TABLE_DUMP (RFC 6396 4.2).
+//! Table dumps: TABLE_DUMP_V2 (RFC 6396 4.3, RFC 8050 4) and TABLE_DUMP (RFC 6396 4.2).
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -35,25 +35,25 @@ pub(super) mod subtype {
     }
 }
 
-/// The collector and its peers (RFC 6396 4.3.1).
+/// PEER_INDEX_TABLE: the collector and its peers (RFC 6396 4.3.1).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeerIndex<'a> {
     /// BGP identifier of the collector.
     pub collector: Ipv4Addr,
-    /// Name of the view, at most 65,535 octets, of whatever characters.
+    /// View name, at most 65,535 octets in any encoding.
     pub view: &'a [u8],
-    /// The peers, by number; at most 65,535.
+    /// Peers by index, at most 65,535.
     pub peers: Vec<PeerEntry>,
 }
 
-/// A peer of a [`PeerIndex`].
+/// A peer in a [`PeerIndex`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PeerEntry {
-    /// Its BGP identifier; 0.0.0.0 where nobody knows it.
+    /// BGP identifier; 0.0.0.0 if unknown.
     pub router_id: Ipv4Addr,
-    /// Its address; 0.0.0.0 for what the collector itself originates.
+    /// Address; 0.0.0.0 for routes that the collector itself originates.
     pub address: IpAddr,
-    /// Its AS.
+    /// AS number.
     pub asn: u32,
 }
 
@@ -66,7 +66,7 @@ impl<'a> PeerIndex<'a> {
         };
         let (collector, view, count) =
             head().ok_or_else(|| Error::at(octets.at(), "no room for the head of the peer index"))?;
-        // No more than there is room for, whatever the count says.
+        // The capacity is limited by the octets present, not by the count field.
         let mut peers = Vec::with_capacity(usize::from(count).min(octets.rest().len() / 11));
         for _ in 0..count {
             let at = octets.at();
@@ -111,11 +111,11 @@ impl PeerEntry {
 /// A prefix and its paths (RFC 6396 4.3.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rib<'a> {
-    /// Counts the records of a dump from 0.
+    /// Sequence number of the record in the dump, from 0.
     pub sequence: u32,
-    /// The prefix.
+    /// Destination prefix.
     pub prefix: Cidr,
-    /// Its paths.
+    /// Paths of the prefix.
     pub entries: Entries<'a>,
 }
 
@@ -152,7 +152,7 @@ impl<'a> Rib<'a> {
         out.extend_from_slice(self.entries.octets);
     }
 
-    /// The family of the prefix.
+    /// Returns the family of the prefix.
     #[must_use]
     pub fn family(&self) -> Family {
         Family::of(self.prefix.addr())
@@ -183,17 +183,17 @@ fn read_entry<'a>(octets: &mut ByteReader<'a>, add_path: bool) -> Option<Entry<'
 /// A path of a [`Rib`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry<'a> {
-    /// The number of its peer in the [`PeerIndex`].
+    /// Index of the peer in the [`PeerIndex`].
     pub peer: u16,
-    /// When the path was learned, in seconds since 1970.
+    /// Time at which the path was learned, in seconds since 1970.
     pub originated: u32,
-    /// Path identifier (RFC 7911); 0 where there is none.
+    /// Path identifier (RFC 7911); 0 if not present.
     pub path_id: u32,
-    /// Its attributes.
+    /// Encoded path attributes.
     pub attributes: RawAttributes<'a>,
 }
 
-/// The paths of a prefix, still in the record. They were checked as a whole, so reading them cannot fail.
+/// The paths of a prefix, borrowed from the record. They were checked as a whole, so iteration cannot fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entries<'a> {
     count: u16,
@@ -202,32 +202,32 @@ pub struct Entries<'a> {
 }
 
 impl<'a> Entries<'a> {
-    /// How many.
+    /// Returns the number of paths.
     #[must_use]
     pub fn len(&self) -> usize {
         usize::from(self.count)
     }
 
-    /// There is none.
+    /// Returns true if there is no path.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// They carry path identifiers (RFC 8050).
+    /// Returns true if the paths have path identifiers (RFC 8050).
     #[must_use]
     pub fn add_path(&self) -> bool {
         self.add_path
     }
 
-    /// One after the other.
+    /// Iterates over the paths.
     pub fn iter(&self) -> impl Iterator<Item = Entry<'a>> + use<'a> {
         let (mut rest, add_path) = (ByteReader::new(self.octets, 0), self.add_path);
         std::iter::from_fn(move || read_entry(&mut rest, add_path))
     }
 }
 
-/// The paths of a prefix that is to be written.
+/// Builder of the paths of a [`Rib`] to be written.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EntryList {
     count: u16,
@@ -236,20 +236,20 @@ pub struct EntryList {
 }
 
 impl EntryList {
-    /// No path yet; `add_path`: with path identifiers (RFC 8050).
+    /// Creates an empty list. `add_path`: with path identifiers (RFC 8050).
     #[must_use]
     pub fn new(add_path: bool) -> Self {
         Self { count: 0, add_path, octets: Vec::new() }
     }
 
-    /// Forgets all paths and keeps the memory.
+    /// Removes all paths and keeps the allocation.
     pub fn clear(&mut self) {
         self.count = 0;
         self.octets.clear();
     }
 
-    /// Adds a path; `attributes` as [`encode_attributes`](super::encode_attributes) writes them. `false`: there is no room
-    /// for it, and the list is as it was.
+    /// Appends a path with attributes encoded by [`encode_attributes`](super::encode_attributes). Returns
+    /// false, without a change, if the attributes exceed 65,535 octets or the list has 65,535 paths.
     pub fn push(&mut self, peer: u16, originated: u32, path_id: u32, attributes: &[u8]) -> bool {
         let (Ok(len), Some(count)) = (u16::try_from(attributes.len()), self.count.checked_add(1)) else {
             return false;
@@ -265,29 +265,29 @@ impl EntryList {
         true
     }
 
-    /// The content of a [`Rib`].
+    /// Returns the paths for [`Rib::entries`].
     #[must_use]
     pub fn entries(&self) -> Entries<'_> {
         Entries { count: self.count, add_path: self.add_path, octets: &self.octets }
     }
 }
 
-/// A path of the format before 2008, with ASes of two octets (RFC 6396 4.2).
+/// A path in the TABLE_DUMP format, used before 2008, with two-octet AS numbers (RFC 6396 4.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TableDump<'a> {
-    /// Number of the view, normally 0.
+    /// View number, normally 0.
     pub view: u16,
-    /// Counts the records of a dump, modulo 65,536.
+    /// Sequence number of the record in the dump, modulo 65,536.
     pub sequence: u16,
-    /// The prefix.
+    /// Destination prefix.
     pub prefix: Cidr,
-    /// When the path was learned, in seconds since 1970.
+    /// Time at which the path was learned, in seconds since 1970.
     pub originated: u32,
-    /// The address of its peer, of the prefix's family.
+    /// Address of the peer, of the same family as the prefix.
     pub peer: IpAddr,
-    /// The AS of its peer, of two octets.
+    /// AS number of the peer.
     pub peer_as: u16,
-    /// Its attributes.
+    /// Encoded path attributes.
     pub attributes: RawAttributes<'a>,
 }
 
@@ -296,7 +296,7 @@ impl<'a> TableDump<'a> {
         let mut read = || {
             let (view, sequence) = (octets.u16()?, octets.u16()?);
             let prefix = Cidr::new(octets.ip(v6)?, octets.u8()?).ok()?;
-            // The status is always 1.
+            // The status octet is always 1.
             octets.u8()?;
             let (originated, peer, peer_as) = (octets.u32()?, octets.ip(v6)?, octets.u16()?);
             let len = octets.u16()?;

@@ -1,4 +1,5 @@
-//! Why a route is used or not, announced or not: the live functions of import and export, recorded.
+//! Explanations of import and export: why a route is or is not used, or announced. Recorded runs of the
+//! production code.
 
 use std::sync::Arc;
 
@@ -19,7 +20,7 @@ use crate::ribs::family::FamilyRib;
 use crate::types::Family;
 
 impl View<'_> {
-    /// See [`Speaker::explain_import`](crate::Speaker::explain_import).
+    /// Implements [`Speaker::explain_import`](crate::Speaker::explain_import).
     pub(crate) fn explain_import(self, prefix: Cidr, peer: PeerId) -> Option<ImportTrace> {
         match Family::of(prefix.addr()) {
             Family::Ipv4Unicast => self.explain_in(self.ribs.v4(), prefix, peer),
@@ -44,7 +45,7 @@ impl View<'_> {
         Some(ImportTrace { steps, received: self.received(&path)?, used })
     }
 
-    /// See [`Speaker::explain_export`](crate::Speaker::explain_export).
+    /// Implements [`Speaker::explain_export`](crate::Speaker::explain_export).
     pub(crate) fn explain_export(self, prefix: Cidr, peer: PeerId) -> ExportTrace {
         match Family::of(prefix.addr()) {
             Family::Ipv4Unicast => self.explain(self.ribs.v4(), prefix, peer),
@@ -87,7 +88,8 @@ impl View<'_> {
         let family = A::FAMILY.as_str();
         let carried = if groups.is_empty() { "does not carry" } else { "carries" };
         check("family", !groups.is_empty(), format!("the session {carried} {family}"))?;
-        // Where several paths are announced, the first that is says why; if none is, the best one says why not.
+        // With several paths, the steps are those of the first path that is announced, or else those of the
+        // best path.
         let mut refused = None;
         for group in groups {
             let mut tried = Vec::new();
@@ -102,7 +104,7 @@ impl View<'_> {
         None
     }
 
-    /// Why one of the paths is announced or not.
+    /// Explains the export of one path.
     fn explain_path<A: Key + FromAddr>(
         self,
         rib: &FamilyRib<A>,
@@ -146,7 +148,7 @@ impl View<'_> {
             Some(&mut *steps),
         );
         let Verdict::Announce(added) = verdict else { return None };
-        // The communities may not have a number yet, when the question comes before the announcement.
+        // Edits have a number only after the first announcement, which may not have happened yet.
         let out = AttrSetKey { attr: path.attr, source: path.source, ..AttrSetKey::default() };
         let added = Some(&added).filter(|a| **a != Added::default());
         let fits = !export::is_oversized(self.ribs.shared(), &group.key, out, added);

@@ -1,5 +1,5 @@
-//! Questions about a speaker, answered on a read-only view: peers and sums ([`status`]), routes ([`routes`]), and why a route is used or
-//! announced ([`explain`]).
+//! Queries of a speaker on a read-only view: peers and totals ([`status`]), routes ([`routes`]), and
+//! explanations of import and export ([`explain`]).
 
 mod explain;
 mod routes;
@@ -10,7 +10,7 @@ use crate::ribs::RibSet;
 use crate::session::connections::Connections;
 use crate::session::peer_table::PeerTable;
 
-/// All that questions read.
+/// Read-only view of all state that queries need.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct View<'a> {
     global: &'a GlobalConfig,

@@ -1,4 +1,4 @@
-//! Routes of one table: by prefix, by address, in pages.
+//! Route queries on one table: by prefix, by address, in pages.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -23,18 +23,18 @@ use crate::rib::source::LOCAL;
 use crate::ribs::family::FamilyRib;
 use crate::types::Family;
 
-/// Which paths of an entry are asked for.
+/// Selection of the paths of an entry.
 enum TableView<'g> {
     Loc,
-    /// Of this source; as received, or after import policy.
+    /// Paths of this source; true: as received, false: after import policy.
     In(u32, bool),
-    /// The groups, one for each path of a prefix, and the peer's number.
+    /// Update groups of a peer, one per path of a prefix, and the peer's source number.
     Out(SmallVec<[&'g Group; 2]>, u32),
     Nothing,
 }
 
 impl<'a> View<'a> {
-    /// See [`Speaker::routes`](crate::Speaker::routes).
+    /// Implements [`Speaker::routes`](crate::Speaker::routes).
     pub(crate) fn routes(self, query: &RouteQuery, after: Option<Cidr>, max: usize) -> Vec<RouteInfo> {
         let family = match query.matching {
             RouteMatch::All(family) => family,
@@ -80,7 +80,7 @@ impl<'a> View<'a> {
             .collect()
     }
 
-    /// See [`Speaker::scan`](crate::Speaker::scan).
+    /// Implements [`Speaker::scan`](crate::Speaker::scan).
     pub(crate) fn scan(
         self,
         query: &RouteQuery,
@@ -184,7 +184,7 @@ impl<'a> View<'a> {
                         out,
                         group.attr_sets.added(out.extra),
                     )?;
-                    // The path that was announced may have gone since.
+                    // The announced path may have been removed since.
                     let of = |p: &Path| p.source == out.source;
                     let path = infos.iter().find(|(p, i)| of(p) && p.attr == out.attr && i.is_some());
                     let path = path.or_else(|| infos.iter().find(|(p, i)| of(p) && i.is_some()))?;
@@ -196,13 +196,13 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The attributes that a path came with.
+    /// Returns the attributes of a path as received.
     pub(super) fn received(self, path: &Path) -> Option<Arc<Attributes>> {
         let attrs = &self.ribs.shared().attrs;
         attrs.attributes(attrs.received(path.attr)).cloned().map(Arc::new)
     }
 
-    /// For each path the step that decided about it.
+    /// Returns the deciding step of each path.
     fn deciding_steps(self, prefix: Cidr, paths: &[Path]) -> Vec<Option<Step>> {
         let candidates: Vec<_> = paths.iter().map(|p| candidate(self.ribs.shared(), prefix, p)).collect();
         let usable: SmallVec<[_; 4]> = candidates.iter().flatten().copied().collect();
@@ -225,7 +225,7 @@ impl<'a> View<'a> {
             None
         };
         let local = path.source == LOCAL;
-        // Of a session that ended, and only not yet removed.
+        // A path of an ended session that has not been removed yet.
         if !local && !source.is_some_and(|s| s.family(family).is_valid(path.generation)) {
             return None;
         }
@@ -248,7 +248,7 @@ impl<'a> View<'a> {
     }
 }
 
-/// True if the view has this entry.
+/// Returns true if the view includes this entry.
 fn has<A: Key>(rib: &FamilyRib<A>, entry: &Entry<A>, slot: u32, view: &TableView<'_>) -> bool {
     match view {
         TableView::Nothing => false,
@@ -258,13 +258,13 @@ fn has<A: Key>(rib: &FamilyRib<A>, entry: &Entry<A>, slot: u32, view: &TableView
     }
 }
 
-/// The attribute set that a group announces of this slot to this member.
+/// Returns the attribute set that a group announces for this slot to this member.
 fn announced(group: &Group, slot: u32, member: u32) -> Option<AttrSetKey> {
     let out = group.advertised.get(slot).attr_set().and_then(|out| group.attr_sets.key(out));
     out.filter(|o| o.source != member)
 }
 
-/// The next slots in the order of their prefixes.
+/// Returns the slots of the next page, in prefix order.
 fn page<A: Key>(
     rib: &FamilyRib<A>,
     view: &TableView<'_>,
@@ -272,7 +272,7 @@ fn page<A: Key>(
     after: Option<Cidr>,
     max: usize,
 ) -> Vec<u32> {
-    // A table that is hashed has no order: the least ones are picked in one pass.
+    // The hash table has no order, so one pass over it collects the lowest prefixes.
     let after = after.map(|a| (a.addr(), a.len()));
     let mut least: BTreeSet<((A, u8), u32)> = BTreeSet::new();
     for (slot, entry) in rib.table.iter() {
@@ -294,7 +294,7 @@ fn page<A: Key>(
     least.into_iter().map(|(_, slot)| slot).collect()
 }
 
-/// An address of the table's family.
+/// Conversion to an address of the table's family.
 pub(super) trait FromAddr: Sized {
     fn from_addr(address: IpAddr) -> Option<Self>;
 }

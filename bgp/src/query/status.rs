@@ -1,4 +1,4 @@
-//! Peers, ranges and sums.
+//! Status of peers and ranges, and totals.
 
 use std::collections::BTreeMap;
 
@@ -15,11 +15,11 @@ use crate::api::{
 use crate::session::peer::{Dialling, Peer, Restart};
 use crate::types::Family;
 
-/// Routes of each source that update groups announce, computed once for many peers.
+/// Number of announced routes per source and update group, computed once for many peers.
 type OwnRoutes = FxHashMap<(Family, u32), BTreeMap<u32, u32>>;
 
 impl<'a> View<'a> {
-    /// All peers, in the order of their ids.
+    /// Returns all peers in the order of their ids.
     pub(crate) fn peers(self, now: Instant) -> impl Iterator<Item = PeerStatus> + use<> {
         let mut own = OwnRoutes::default();
         let mut all = Vec::with_capacity(self.peers.len());
@@ -38,7 +38,7 @@ impl<'a> View<'a> {
         all.into_iter()
     }
 
-    /// One peer.
+    /// Returns the status of one peer.
     pub(crate) fn peer(self, id: PeerId, now: Instant) -> Option<PeerStatus> {
         let number = self.peers.number(id)?;
         let peer = self.peers.get(number)?;
@@ -47,7 +47,7 @@ impl<'a> View<'a> {
         }))
     }
 
-    /// All ranges, in the order of their ids.
+    /// Returns all ranges in the order of their ids.
     pub(crate) fn ranges(self, now: Instant) -> impl Iterator<Item = RangeStatus> + use<'a> {
         self.peers.ranges().iter().map(move |(id, range)| RangeStatus {
             id,
@@ -62,7 +62,7 @@ impl<'a> View<'a> {
         })
     }
 
-    /// Nothing waits for this peer: its groups have given it all.
+    /// Returns true if the update groups have no output left for this peer.
     fn is_up_to_date(self, number: u32, peer: &Peer) -> bool {
         let Some(conn) = self.connections.session(peer) else { return false };
         let idle = |family: Family| {
@@ -180,7 +180,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Sums over everything.
+    /// Returns totals of tables, routes and errors.
     pub(crate) fn totals(self) -> Totals {
         let (shared, v4, v6) = (self.ribs.shared(), self.ribs.v4(), self.ribs.v6());
         let mut withheld: Vec<(&'static str, u64)> = Vec::new();
