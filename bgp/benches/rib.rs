@@ -1,8 +1,9 @@
-//! The scenarios of the daemon comparison without sockets: what a speaker costs between octets in and octets out.
+//! Scenarios of the daemon comparison without sockets: cost of a speaker between octets in and octets out.
 //!
-//! `A`: 1,000,000 prefixes from one eBGP peer to another, then all withdrawn. `B`: the same 100,000 from ten iBGP peers
-//! to one eBGP peer. `C`: 10,000 to 200 iBGP receivers. `D`: 1,000 and 5,000 iBGP peers of four blocks each that connect
-//! one after the other, and one eBGP observer. Resident memory is printed beside.
+//! `A`: 1,000,000 prefixes from one eBGP peer to another, then all withdrawn. `B`: the same 100,000 prefixes
+//! from ten iBGP peers to one eBGP peer. `C`: 10,000 prefixes to 200 iBGP receivers. `D`: 1,000 and 5,000
+//! iBGP peers with four blocks each, connecting one after the other, and one eBGP observer. Resident memory
+//! is printed too.
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::cast_possible_truncation)]
 
@@ -28,8 +29,8 @@ fn address(n: u32) -> IpAddr {
     IpAddr::V4(Ipv4Addr::from(0x0aff_0000 + n))
 }
 
-/// The mix of the comparison: eight prefixes for each attribute set, paths of 1 to 6, a quarter with MED, three quarters
-/// with communities.
+/// Builds the feed of the comparison: eight prefixes per attribute set, AS_PATHs of 1 to 6 ASes, a quarter
+/// with MED, three quarters with communities.
 fn feed(peer: u32, asn: Option<u32>, prefixes: u32, salt: u32) -> Vec<u8> {
     let mut out = Vec::new();
     for set in 0..prefixes.div_ceil(8) {
@@ -60,7 +61,7 @@ struct Bench {
     speaker: Speaker,
     now: Instant,
     waiting: Vec<ConnId>,
-    /// Octets sent to each connection.
+    /// Octets sent per connection.
     sent: Vec<u64>,
     buf: Vec<u8>,
 }
@@ -98,7 +99,7 @@ impl Bench {
         self.events();
     }
 
-    /// One write of up to 64 KiB for each connection that waits.
+    /// Writes up to 64 KiB for each connection with output.
     fn transmit(&mut self) {
         for conn in std::mem::take(&mut self.waiting) {
             self.buf.clear();
@@ -120,7 +121,7 @@ impl Bench {
         }
     }
 
-    /// A peer that is configured, connects and is Established.
+    /// Adds a peer that is configured, connects and reaches Established.
     fn peer(&mut self, n: u32, asn: u32) -> ConnId {
         let mut config = peer(address(n), asn);
         config.dial = Dial::Passive;
@@ -135,7 +136,7 @@ impl Bench {
         conn
     }
 
-    /// All octets of a feed, as fast as they are taken.
+    /// Passes a whole feed, as fast as the speaker accepts it.
     fn data(&mut self, conn: ConnId, feed: &[u8]) {
         let mut at = 0;
         while at < feed.len() {
@@ -151,7 +152,7 @@ impl Bench {
     }
 }
 
-/// Resident memory in MiB: now and at its peak.
+/// Returns resident memory in MiB: current and peak.
 fn memory() -> (u64, u64) {
     let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let of = |key: &str| {
@@ -199,7 +200,7 @@ fn scenario_b(feeds: &[Vec<u8>], prefixes: u32, print: bool) -> Duration {
     bench.peer(11, 65001);
     bench.rest();
     let start = Instant::now();
-    // All at once, in turns of 64 KiB.
+    // All feeds in parallel, in steps of 64 KiB.
     let mut at = vec![0; feeds.len()];
     while at.iter().zip(feeds).any(|(at, feed)| *at < feed.len()) {
         for ((at, feed), conn) in at.iter_mut().zip(feeds).zip(&senders) {
@@ -263,7 +264,7 @@ fn scenario_d(peers: u32, print: bool) -> Duration {
     let one = bench.speaker.peer(PeerId(peers / 2), bench.now).unwrap();
     assert_eq!((one.families[0].advertised, one.families[0].received), (4, 4));
     if print {
-        // An idle hour: keepalives only.
+        // One idle hour: KEEPALIVEs only.
         let idle = Instant::now();
         let mut keepalives = Vec::new();
         write_keepalive(&mut keepalives);

@@ -1,4 +1,4 @@
-//! Decoding and encoding UPDATEs; throughput is in prefixes.
+//! Decoding and encoding of UPDATEs; throughput in prefixes.
 
 #![allow(missing_docs, reason = "criterion's macros make public items")]
 #![allow(clippy::unwrap_used, reason = "a panic is how a benchmark fails")]
@@ -66,7 +66,7 @@ fn full<A: Address>(c: &mut Criterion, name: &str, next_hop: &str, prefixes: &[(
     group.finish();
 }
 
-/// Full messages: what a sender with few attribute sets makes.
+/// Full messages, as a sender with few attribute sets produces.
 fn packed(c: &mut Criterion) {
     let v4: Vec<(u32, u8)> = (0..100_000).map(|n| (n << 8, 24)).collect();
     full(c, "packed-ipv4", "192.0.2.1", &v4);
@@ -74,7 +74,7 @@ fn packed(c: &mut Criterion) {
     full(c, "packed-ipv6", "2001:db8::1", &v6);
 }
 
-/// A recorded feed: attributes weigh more than prefixes.
+/// A recorded feed, where attributes cost more than prefixes.
 fn recorded(c: &mut Criterion) {
     let bytes = include_bytes!("../tests/data/updates-2015.bin");
     let mut group = c.benchmark_group("recorded");
@@ -83,7 +83,7 @@ fn recorded(c: &mut Criterion) {
     group.finish();
 }
 
-/// One route alone: what a withdrawn and announced address costs.
+/// A single route: cost of one withdrawal and announcement.
 fn single(c: &mut Criterion) {
     let a = attributes("192.0.2.1");
     let template = UpdateTemplate::new(&a, Family::Ipv4Unicast, &SESSION).unwrap();

@@ -1,4 +1,4 @@
-//! A whole BGP daemon in a screen of code: one peer over TCP, one announced prefix, and learned routes on standard output.
+//! A minimal BGP daemon: one peer over TCP, one announced prefix, learned routes on standard output.
 //!
 //! ```text
 //! cargo run -p tortie-bgp --example speaker -- 64512 192.0.2.1 64513 192.0.2.2:179 10.1.0.0/24
@@ -14,7 +14,7 @@ use tortie_bgp::{
     PolicyHandle, RouterId, Speaker, Transmit,
 };
 
-/// Longest sleep between two looks at the socket.
+/// Maximum sleep between two reads of the socket.
 const NAP: Duration = Duration::from_millis(20);
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -35,7 +35,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     drive(&mut speaker, config.remote)
 }
 
-/// Does what the speaker asks for, for ever.
+/// Carries out the actions of the speaker in an endless loop.
 fn drive(speaker: &mut Speaker, remote: SocketAddr) -> Result<(), Box<dyn Error>> {
     let mut connection: Option<(ConnId, TcpStream)> = None;
     let (mut next, mut output, mut best) = (0, Vec::new(), Vec::new());
@@ -66,7 +66,7 @@ fn drive(speaker: &mut Speaker, remote: SocketAddr) -> Result<(), Box<dyn Error>
                     let why = down.map(|d| format!(": {}", d.text)).unwrap_or_default();
                     println!("{} -> {}{why}", from.as_str(), to.as_str());
                 }
-                // A daemon with a routing table looks it up there.
+                // A daemon with a routing table would resolve the next hop there.
                 Event::TrackNextHop(address) => {
                     let state = NextHopState::Reachable { metric: 0, on_link: true };
                     speaker.handle(Input::NextHop(address, state), Instant::now());

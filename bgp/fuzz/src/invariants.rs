@@ -1,4 +1,4 @@
-//! Invariants of an idle speaker: its counts and the best paths that it reported agree with its tables.
+//! Invariants of an idle speaker: its counters and the best paths it reported agree with its tables.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,12 +7,12 @@ use tortie_bgp::{
     RouteTable, Speaker, Unusable,
 };
 
-/// All routes of a table in one family.
+/// Returns all routes of a table in one family.
 pub fn table(speaker: &Speaker, table: RouteTable, family: Family) -> Vec<RouteInfo> {
     speaker.routes(&RouteQuery { table, matching: RouteMatch::All(family) }, None, usize::MAX)
 }
 
-/// The best paths as they were reported to the embedder.
+/// Best paths as reported to the embedder.
 #[derive(Default)]
 pub struct BestPaths(BTreeMap<Cidr, Best>);
 
@@ -29,7 +29,7 @@ impl BestPaths {
     }
 
     pub fn check(&self, speaker: &Speaker) {
-        // Held back while the selection is deferred after a restart.
+        // Best paths are held back while route selection is deferred after a restart.
         if speaker.pending_best() > 0 {
             return;
         }
@@ -53,7 +53,7 @@ impl BestPaths {
     }
 }
 
-/// What a peer's status counts.
+/// Checks the counters in a peer's status against the tables.
 pub fn check_counts(speaker: &Speaker, peer: &PeerStatus) {
     for status in &peer.families {
         let paths = |which| table(speaker, which, status.family).into_iter().flat_map(|route| route.paths);

@@ -1,8 +1,8 @@
-//! What has to hold for any bytes. One function for each fuzz target; `cargo test` runs all kept inputs through the same
-//! functions and hammers them with seeded mutations of good messages (`bgp/tests/wire/mutate.rs`).
+//! Properties that hold for any input, one function per fuzz target. `cargo test` runs them on all kept
+//! inputs and on seeded mutations of valid messages (`bgp/tests/wire/mutate.rs`).
 //!
-//! Beside "no panic, no hang" the law is: what the decoder accepts, the encoder can write, and the decoder then reads
-//! the same again. A route may grow beyond a message on the way; it must never change.
+//! Apart from "no panic, no hang", the property is: whatever the decoder accepts, the encoder can write, and
+//! decoding that gives an equal value. A route may outgrow the message length; it must never change.
 
 use tortie_bgp::Family;
 use tortie_bgp::attr::{AsPath, Attributes};
@@ -19,10 +19,10 @@ mod speaker;
 
 pub use speaker::session;
 
-/// What must hold for any octets: it panics where it does not.
+/// A property of any input: panics if violated.
 pub type Law = fn(&[u8]);
 
-/// All targets by name. The names are those of the folders below `seeds`.
+/// All targets by name, which is also the name of the folder in `seeds`.
 pub const TARGETS: &[(&str, Law)] = &[
     ("framing", framing),
     ("open", open),
@@ -44,7 +44,7 @@ pub const TARGETS: &[(&str, Law)] = &[
     ("filter", filter),
 ];
 
-/// The first octet chooses what was negotiated.
+/// Derives negotiated parameters from the first octet.
 fn negotiated(choice: u8) -> Negotiated {
     let bit = |n: u8| choice & (1 << n) != 0;
     let both = Families::ALL;
@@ -61,7 +61,7 @@ fn negotiated(choice: u8) -> Negotiated {
     }
 }
 
-/// A receive buffer: every message in it is decoded, as the session would.
+/// A receive buffer: decodes every message in it, as the session does.
 pub fn framing(data: &[u8]) {
     let Some((choice, mut buffer)) = data.split_first() else { return };
     let session = negotiated(*choice);
@@ -112,7 +112,7 @@ pub fn capability(data: &[u8]) {
     }
     let Ok(read) = read else { return };
     check_open(&extended);
-    // What is known of it survives being written and read.
+    // Supported capabilities survive encoding and decoding.
     let mut bytes = Vec::new();
     read.write(&mut bytes);
     let frame = Frame::next(&bytes, false).unwrap().unwrap();
@@ -120,7 +120,7 @@ pub fn capability(data: &[u8]) {
     let mut expected = read;
     let c = &mut expected.capabilities;
     c.unknown.clear();
-    // Families of others are not written again, and names are made fit to be shown.
+    // Unsupported families are not encoded, and names are sanitised.
     c.multiprotocol &= !c.families.is_empty();
     c.fqdn.clone_from(&again.capabilities.fqdn);
     again.capabilities.unknown.clear();
@@ -155,7 +155,7 @@ pub fn route_refresh(data: &[u8]) {
     }
 }
 
-/// The body of an UPDATE behind one octet that chooses the session.
+/// The body of an UPDATE, after one octet that selects the negotiated parameters.
 pub fn update(data: &[u8]) {
     if let Some((choice, body)) = data.split_first() {
         check_update(body, &negotiated(*choice));
@@ -177,7 +177,7 @@ pub fn attr_aggregator(data: &[u8]) {
     attributes(data, &[7, 18, 17]);
 }
 
-/// Communities of every kind.
+/// Communities of all types.
 pub fn attr_communities(data: &[u8]) {
     attributes(data, &[8, 16, 25, 32]);
 }
@@ -192,12 +192,12 @@ pub fn attr_mp(data: &[u8]) {
     attributes(data, &[14, 15]);
 }
 
-/// What is only passed on or dropped.
+/// Attributes that are passed on unchanged, or discarded.
 pub fn attr_other(data: &[u8]) {
     attributes(data, &[23, 26, 28, 35, 39, 40, 99, 128, 255]);
 }
 
-/// A good UPDATE in which attributes of these types have values of the fuzzer's choice.
+/// Decodes a valid UPDATE in which attributes of these types have values chosen by the fuzzer.
 fn attributes(data: &[u8], codes: &[u8]) {
     let Some((choice, mut data)) = data.split_first() else { return };
     let mut list = Vec::new();
@@ -207,7 +207,7 @@ fn attributes(data: &[u8], codes: &[u8]) {
         let value = &rest[..rest.len().min(usize::from(*len))];
         data = &rest[value.len()..];
         used.push(code);
-        // Half of the attributes get the flags that their documents prescribe, so that the value is read at all.
+        // Half of the attributes have the specified flags, so that their values are decoded.
         let flags = if flags & 1 == 0 { usual_flags(code) } else { flags & !0x10 };
         list.extend_from_slice(&[flags, code, *len.min(&u8::try_from(value.len()).unwrap_or(u8::MAX))]);
         list.extend_from_slice(value);
@@ -235,8 +235,8 @@ fn usual_flags(code: u8) -> u8 {
     }
 }
 
-/// BFD: a list of steps, each an octet that chooses and one that says how much. Packets come raw, or patched so that they
-/// reach a session; time passes; sessions change, go and come.
+/// BFD: a list of operations, each with an octet that selects it and an argument. Packets are raw or patched
+/// to reach a session; time passes; sessions are added, changed and removed.
 pub fn bfd(mut data: &[u8]) {
     use std::time::{Duration, Instant};
     use tortie_bgp::bfd::{Bfd, Endpoint, Packet, Parameters, Path, Received, State};
@@ -285,7 +285,7 @@ pub fn bfd(mut data: &[u8]) {
             }
         }
         bfd.handle_timeout(now);
-        // Whatever came in: a packet or two for each session, and then time has to pass.
+        // After any input, each session sends a packet or two, and then waits.
         let sent = std::iter::from_fn(|| bfd.poll_transmit(now)).take(1000);
         let sent: Vec<Packet> = sent.map(|t| Packet::decode(&t.payload).unwrap()).collect();
         assert!(sent.len() <= 2 * 8, "{}", sent.len());
@@ -377,7 +377,7 @@ fn check_reach(nlri: &Nlri<'_>, attributes: &Attributes, session: &Negotiated) {
 }
 
 fn check_reach_of<A: Address>(nlri: &Nlri<'_>, attributes: &Attributes, session: &Negotiated) {
-    // Two-octet sessions and added LOCAL_PREF can take more room than the message had.
+    // Two-octet sessions and an added LOCAL_PREF can need more room than the message had.
     let Ok(template) = UpdateTemplate::new(attributes, A::FAMILY, session) else { return };
     let entries: Vec<_> = nlri.of::<A>().collect();
     assert!(!entries.is_empty());
@@ -399,7 +399,7 @@ fn check_reach_of<A: Address>(nlri: &Nlri<'_>, attributes: &Attributes, session:
     assert_eq!(entries, again);
 }
 
-/// The value of a filter: what reads is written and reads again the same, and it answers about any path.
+/// A filter value: encoding and decoding give an equal filter, and it gives a result for any path.
 pub fn filter(data: &[u8]) {
     let Ok(filter) = Filter::parse(data) else { return };
     let again = Filter::parse(&filter.to_value()).expect("what was written reads");
@@ -428,7 +428,7 @@ fn each_update(mut bytes: &[u8], session: &Negotiated, mut each: impl FnMut(Upda
     assert!(bytes.is_empty());
 }
 
-/// An MRT file. What is read is written, and then read as the same.
+/// An MRT file: records that decode are encoded and decoded again to an equal value.
 pub fn mrt(data: &[u8]) {
     use tortie_bgp::mrt::{Body, Reader, encode_attributes};
     let mut records = 0;
@@ -459,7 +459,7 @@ pub fn mrt(data: &[u8]) {
     assert!(records * tortie_bgp::mrt::HEADER_LEN <= data.len());
 }
 
-/// What a BMP station reads. What is read is written, and then read as the same.
+/// BMP messages: those that decode are encoded and decoded again to an equal value.
 pub fn bmp(mut data: &[u8]) {
     use tortie_bgp::bmp::Message;
     while let Ok(Some((message, len))) = Message::next(data) {

@@ -1,4 +1,4 @@
-//! All targets under libFuzzer; the environment variable `FUZZ_TARGET` chooses one (see `run`).
+//! All targets under libFuzzer; the environment variable `FUZZ_TARGET` selects one (see `run`).
 
 #![no_main]
 

@@ -1,5 +1,5 @@
-//! Who takes part in the life of a whole speaker: what it is configured to be, what its peers are and say, and what policy
-//! makes of it. Everything follows from a few octets.
+//! Configuration of the `session` target: peers, ranges, OPENs, UPDATEs and policy, all derived from a few
+//! octets.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -18,11 +18,11 @@ use tortie_bgp::{
 
 const OURS: u32 = 64_512;
 
-/// Decides by the prefix and a number, so that some routes are refused, changed or withheld.
+/// Policy that rejects, edits or withholds routes by prefix and number.
 #[derive(Clone, Default)]
 pub struct ByPrefix {
     pub rest: u8,
-    /// Prefixes with another number.
+    /// Prefixes with a different number.
     pub some: BTreeMap<Cidr, u8>,
 }
 
@@ -91,7 +91,7 @@ pub fn config(peer: u8, choice: u8) -> PeerConfig {
     c
 }
 
-/// Takes the addresses of peers that are not configured.
+/// Returns a range that contains the addresses of unconfigured peers.
 pub fn range(choice: u8) -> RangeConfig {
     let mut range = RangeConfig::new(Cidr::v4(Ipv4Addr::new(192, 0, 2, 0), 29), ANY_EXTERNAL);
     range.peer = config(0, choice);
@@ -155,7 +155,8 @@ pub fn prefix(octet: u8) -> Cidr {
     text.parse().expect("a prefix")
 }
 
-/// UPDATEs of a peer about these prefixes: withdrawn, or announced with attributes that decide something.
+/// Encodes UPDATEs of a peer for these prefixes: withdrawals, or announcements with attributes that affect
+/// the decision.
 pub fn said(session: &Negotiated, asn: u32, prefixes: &[u8], what: u8) -> Vec<u8> {
     let mut attributes = Attributes::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, what & 7)));
     let path = [asn, 65_001, if what & 8 == 0 { 65_002 } else { OURS }];
@@ -164,7 +165,7 @@ pub fn said(session: &Negotiated, asn: u32, prefixes: &[u8], what: u8) -> Vec<u8
     attributes.as_path = AsPath::from_sequence(path);
     attributes.med = (what & 16 != 0).then_some(u32::from(what));
     attributes.local_pref = (!session.ebgp).then_some(100 + u32::from(what & 1));
-    // None, NO_EXPORT, NO_ADVERTISE, GRACEFUL_SHUTDOWN, LLGR_STALE, NO_LLGR.
+    // No community, NO_EXPORT, NO_ADVERTISE, GRACEFUL_SHUTDOWN, LLGR_STALE, NO_LLGR.
     let known = [0, 0xffff_ff01, 0xffff_ff02, 0xffff_0000, 0xffff_0006, 0xffff_0007];
     attributes.communities =
         known.get(usize::from(what >> 3 & 7)).filter(|c| **c > 0).copied().into_iter().collect();
@@ -180,7 +181,7 @@ pub fn said(session: &Negotiated, asn: u32, prefixes: &[u8], what: u8) -> Vec<u8
                 }
                 UpdateTemplate::new(&attributes, family, session).expect("few attributes")
             };
-            // The highest bit of a prefix says what becomes of it, the next one is its path identifier.
+            // The top bit of a prefix octet selects withdrawal, the next bit is the path identifier.
             let these = prefixes.iter().filter(|p| (**p & 128 != 0) == withdraw);
             let these = these.map(|p| (prefix(p & 63), u32::from(p >> 6 & 1)));
             let these = these.filter(|(p, _)| Family::of(p.addr()) == family);

@@ -1,7 +1,7 @@
-//! The routes that a peer has after all that was sent to it.
+//! Routes that a peer holds after all messages sent to it.
 //!
-//! What has to hold: every message is one that a receiver takes as it is, and once all is sent it adds up to what the
-//! speaker says that it sends, and to what its explanation says of each prefix.
+//! Properties: a receiver accepts every message without error, and the result of all messages equals the
+//! speaker's Adj-RIB-Out and its explanation for each prefix.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,10 +11,10 @@ use tortie_bgp::{Cidr, Family, PeerStatus, RouteTable, Speaker};
 
 use super::invariants::table;
 
-/// Prefixes that are explained at a time.
+/// Number of prefixes explained per check.
 const EXPLAINED: usize = 64;
 
-/// By prefix and path identifier.
+/// Routes by prefix and path identifier.
 type Routes = BTreeMap<(Cidr, Option<u32>), Attributes>;
 
 pub struct ReceivedRoutes {
@@ -22,7 +22,7 @@ pub struct ReceivedRoutes {
     routes: Routes,
 }
 
-/// What a session agreed on, as the peer has it; `None`: there is none.
+/// Returns the negotiated parameters from the peer's point of view. `None` without a session.
 pub fn theirs(peer: &PeerStatus) -> Option<Negotiated> {
     let session = peer.session.as_ref()?;
     Some(Negotiated {
@@ -42,7 +42,7 @@ impl ReceivedRoutes {
         Self { session: theirs(peer).expect("an UPDATE without a session"), routes: Routes::new() }
     }
 
-    /// The body of an UPDATE came.
+    /// Applies the body of an UPDATE.
     pub fn update(&mut self, body: &[u8]) {
         let update = Update::decode(body, &self.session).expect("sent an UPDATE that resets the session");
         assert!(update.malformed.is_none() && update.discarded.is_empty(), "sent {update:?}");
@@ -69,7 +69,7 @@ impl ReceivedRoutes {
         nlri.of::<A>().map(|e| (e.prefix.0.cidr(e.prefix.1), many.then_some(e.path_id))).collect()
     }
 
-    /// All was sent: this is what the speaker says.
+    /// Compares the routes with the Adj-RIB-Out and the explanations, after everything was sent.
     pub fn check(&self, speaker: &Speaker, peer: &PeerStatus) {
         let mut prefixes = BTreeSet::new();
         let mut advertised = Routes::new();

@@ -1,9 +1,9 @@
 //! A whole speaker under arbitrary octets, times and events.
 //!
-//! What has to hold: it comes to rest after each input within a bounded number of ticks, time goes on, nothing is sent that
-//! cannot be framed, what it holds is bounded by what it was given, peers that read all are sent all, and that adds up to
-//! what the table says ([`ReceivedRoutes`]), and when all peers are gone nothing is left. Built by `run`, logs and pages of tables
-//! are tiny (`cfg(fuzzing)`), so that whoever reads little falls behind.
+//! Properties: the speaker becomes idle within a bounded number of ticks after each input; time advances; all
+//! output is framed correctly; memory is bounded by the input; peers that read everything are sent
+//! everything, and that equals the tables ([`ReceivedRoutes`]); and nothing is left when all peers are
+//! removed. With `run`, logs and table pages are tiny (`cfg(fuzzing)`), so that slow readers fall behind.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -20,7 +20,7 @@ use super::peers::{ByPrefix, address, config, framed, global, greeting, prefix, 
 use super::received::{ReceivedRoutes, theirs};
 
 const PEERS: u8 = 4;
-/// Ticks within which a speaker rests after an input, and in one stretch of time.
+/// Maximum number of ticks until the speaker is idle after an input, and per time step.
 const TICKS: usize = 20_000;
 
 struct Rig {
@@ -31,10 +31,10 @@ struct Rig {
     next: u64,
     dialling: Vec<PeerId>,
     policy: ByPrefix,
-    /// By session.
+    /// Received routes by session.
     received: BTreeMap<ConnId, ReceivedRoutes>,
     best: BestPaths,
-    /// Octets and events that it was given.
+    /// Number of octets and events passed in.
     given: usize,
 }
 
@@ -78,7 +78,7 @@ impl Rig {
                     self.send(conn, 65_536);
                     self.forget(conn);
                 }
-                // Some are known at once, some never, and some get lost later.
+                // Some next hops are resolved at once, some never, and some become unreachable later.
                 Event::TrackNextHop(address) if !address.to_string().ends_with('7') => {
                     let state = NextHopState::Reachable { metric: 1, on_link: true };
                     self.speaker.handle(Input::NextHop(address, state), self.now);
@@ -114,13 +114,13 @@ impl Rig {
         panic!("time stands still at {:?}", self.now - self.start);
     }
 
-    /// Takes what waits for a connection; returns how many octets that was.
+    /// Takes the output of a connection. Returns its length in octets.
     fn send(&mut self, conn: ConnId, room: usize) -> usize {
         let mut out = Vec::new();
         for _ in 0..64 {
             let before = out.len();
             let answer = self.speaker.poll_transmit(conn, &mut out, room, self.now);
-            // Whole messages, and of the last one at most.
+            // Whole messages: `room` is exceeded by at most one message.
             assert!(out.len() - before <= room + 65_535);
             if answer == Transmit::Done || room < 65_536 {
                 break;
@@ -138,14 +138,14 @@ impl Rig {
         out.len()
     }
 
-    /// The peer whose session this is.
+    /// Returns the peer of this session.
     fn peer_of(&self, conn: ConnId) -> Option<PeerStatus> {
         self.speaker.peers(self.now).find(|p| p.conn == Some(conn))
     }
 
     fn receive(&mut self, conn: ConnId, body: &[u8]) {
         if !self.received.contains_key(&conn) {
-            // Of a session that ended this very moment nothing is known any more.
+            // A session that has just ended has no state any more.
             let Some(peer) = self.peer_of(conn) else { return };
             assert_eq!(peer.state, State::Established);
             self.received.insert(conn, ReceivedRoutes::new(&peer));
@@ -160,7 +160,7 @@ impl Rig {
         self.received.remove(&conn);
     }
 
-    /// All read what there is: they were sent all, and that is what the table says.
+    /// Lets all peers read everything, and compares the result with the tables.
     fn settle(&mut self) {
         for round in 0.. {
             assert!(round < TICKS, "there is always more to send");
@@ -182,7 +182,7 @@ impl Rig {
         self.best.check(&self.speaker);
     }
 
-    /// A peer announces or withdraws these, as its session is.
+    /// A peer announces or withdraws these prefixes in the format of its session.
     fn routes(&mut self, conn: ConnId, prefixes: &[u8], what: u8) {
         let Some(peer) = self.peer_of(conn) else { return };
         let Some(session) = theirs(&peer) else { return };
@@ -210,13 +210,14 @@ impl Rig {
 
     fn check(&self) {
         let memory = self.speaker.totals().memory;
-        // A prefix of two octets is an entry, a path and an announcement for each group; tables grow by doubling.
+        // A two-octet prefix creates an entry, a path and an announcement per group, and tables grow by
+        // doubling.
         let most = 1_000_000 + 1000 * self.given as u64;
         assert!(memory < most, "{memory} octets of memory after {} octets of input", self.given);
     }
 }
 
-/// The data is a list of events; the first octet chooses the configuration.
+/// The data is a list of events; the first octet selects the configuration.
 pub fn session(data: &[u8]) {
     let Some((choice, mut data)) = data.split_first() else { return };
     let (mut rig, mut ops) = (Rig::new(*choice), 0_u32);
@@ -238,7 +239,7 @@ pub fn session(data: &[u8]) {
                 let body = take(usize::from(op >> 4) * 8);
                 rig.data(conn, &framed(arg % 7, body));
             }
-            // An UPDATE with good attributes and prefixes of the fuzzer's choice.
+            // An UPDATE with valid attributes and prefixes chosen by the fuzzer.
             (3, Some(conn)) => {
                 let nlri = take(usize::from(op >> 4) * 2);
                 let mut body = vec![0, 0, 0, 20, 0x40, 1, 1, 0, 0x40, 2, 6, 2, 1, 0, 0, 0xfb, 0xf0];
@@ -325,13 +326,13 @@ pub fn session(data: &[u8]) {
             }
             _ => rig.open(peer, false),
         }
-        // A process has so many file descriptors.
+        // The number of file descriptors of a process is limited.
         if rig.conns.len() > 32 {
             let conn = rig.conns[0];
             rig.forget(conn);
             rig.give(Input::Closed(conn, "gone".into()));
         }
-        // Sums over everything are not free.
+        // Totals take time, so they are checked only now and then.
         ops += 1;
         if ops % 16 == 0 {
             rig.check();
@@ -342,7 +343,7 @@ pub fn session(data: &[u8]) {
     end(rig);
 }
 
-/// All peers and routes go: nothing is left.
+/// Removes all peers and routes and checks that nothing is left.
 fn end(mut rig: Rig) {
     for peer in 0..PEERS {
         rig.give(Input::RemovePeer(PeerId(u32::from(peer))));

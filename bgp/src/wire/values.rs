@@ -125,7 +125,7 @@ pub(super) fn as_path(value: &[u8], as4: bool, confed: Confed) -> Result<AsPath,
 /// to the next hop and the link-local address. Forms: IPv4; global IPv6; link-local alone; global and
 /// link-local; link-local twice; unspecified and link-local; IPv4-mapped. `None` for a length that the family
 /// does not allow. Bits 32 to 63 of a link-local address, which are zero by definition (RFC 4291 2.5.6), are
-/// cleared.
+/// cleared, because [`ScopedAddr`](tortie_net::ScopedAddr) stores the interface index there.
 pub(super) fn mp_next_hop(
     family: Family,
     octets: &[u8],

@@ -1,8 +1,9 @@
-//! The public interface of the crate as text, compared with `tests/public-api.txt`. A change of the interface is a change
-//! of that file, so nobody makes one without seeing it: `UPDATE_API=1 cargo test -p tortie-bgp --test api` writes it anew.
+//! Public API of the crate as text, compared with `tests/public-api.txt`. A change of the API is a change of
+//! that file and cannot go unnoticed. `UPDATE_API=1 cargo test -p tortie-bgp --test api` rewrites it.
 //!
-//! It is read from the sources, because rustdoc's JSON needs a nightly compiler. That is honest for one reason: the lint
-//! `unreachable_pub`, which CI denies, lets nothing be `pub` that cannot be reached from outside.
+//! The API is read from the sources, because rustdoc's JSON requires a nightly compiler. This is exact
+//! because of the lint `unreachable_pub`, which CI denies: no item is `pub` unless it is reachable from
+//! outside.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -33,12 +34,12 @@ fn is_test(attributes: &[Attribute]) -> bool {
     })
 }
 
-/// Only what changes how a type can be used.
+/// Keeps the attributes that affect how a type can be used.
 fn keep(attributes: &mut Vec<Attribute>) {
     attributes.retain(|a| a.path().is_ident("derive") || a.path().is_ident("non_exhaustive"));
 }
 
-/// Tokens with the spaces that people write.
+/// Formats tokens with the usual spaces.
 fn text(item: impl ToTokens) -> String {
     let mut text = item.to_token_stream().to_string();
     for (from, to) in [
@@ -90,7 +91,7 @@ fn public_fields(fields: &mut Fields) {
     }
 }
 
-/// The name of the type that an `impl` is for.
+/// Returns the name of the type of an `impl`.
 fn name_of(ty: &Type) -> String {
     match ty {
         Type::Path(path) => path.path.segments.last().map(|s| s.ident.to_string()).unwrap_or_default(),
@@ -99,7 +100,7 @@ fn name_of(ty: &Type) -> String {
     }
 }
 
-/// The lines of one item; nothing for what is not public.
+/// Appends the lines of one item; nothing if it is not public.
 fn lines(item: Item, public: &BTreeSet<String>, out: &mut Vec<String>) {
     match item {
         Item::Mod(module) => {
@@ -174,7 +175,7 @@ fn lines(item: Item, public: &BTreeSet<String>, out: &mut Vec<String>) {
                 }
             }
         }
-        // Such as the table of error codes: each entry is a constant.
+        // Macros such as the table of error codes: each entry is a constant.
         Item::Macro(item) if item.ident.is_none() => {
             out.push(format!("{}! {}", text(item.mac.path), item.mac.tokens));
         }
@@ -202,7 +203,7 @@ fn interface() -> String {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut files = Vec::new();
     sources(&root.join("src"), &mut files);
-    // Modules of tests in files of their own.
+    // Files of test modules.
     files.retain(|f| !f.ends_with("tests.rs") && !f.components().any(|c| c.as_os_str() == "tests"));
     let parsed: Vec<(PathBuf, syn::File)> = files
         .into_iter()

@@ -1,4 +1,4 @@
-//! What holds whatever is lost, delayed or changed.
+//! Properties of BFD sessions under arbitrary loss, delay and parameter changes.
 
 use proptest::prelude::*;
 use tortie_bgp::bfd::{Cause, Packet, State};
@@ -8,8 +8,8 @@ use crate::net::{MS, Net, endpoint, times};
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
-    /// Any loss, delay and change of times: no end is Up without having heard the other within the detection time, no
-    /// packet breaks the rules, and on a good link both are Up again.
+    /// For any loss, delay and change of intervals: no end is Up unless a packet arrived within the detection
+    /// time, no packet violates the specification, and both ends are Up again on a good link.
     #[test]
     fn any_link_and_then_a_good_one(
         seed in any::<u64>(),
@@ -59,7 +59,7 @@ proptest! {
         net.delay = MS;
         net.run(MS * 8000);
         prop_assert_eq!(net.states(), [State::Up, State::Up]);
-        // Settled: each end's detection time covers the other's pace.
+        // Steady state: each detection time covers the interval of the other end.
         for end in 0..2 {
             let (mine, theirs) = (net.status(end), net.status(1 - end));
             let least = theirs.transmit_interval.unwrap();
@@ -68,11 +68,11 @@ proptest! {
         }
         let ups = [net.status(0).ups, net.status(1).ups];
         net.run(MS * 20_000);
-        // With a multiplier of 1 the jitter alone leaves 10 % of room, which is more than the delay here.
+        // With multiplier 1, jitter leaves a margin of 10 %, more than the delay here.
         prop_assert_eq!(ups, [net.status(0).ups, net.status(1).ups]);
     }
 
-    /// A dead link is seen within the detection time, and not before the last packet that came allows it.
+    /// A cut link is detected within the detection time, measured from the last packet that arrived.
     #[test]
     fn a_cut_is_seen_in_time(interval in 10u64..500, multiplier in 1u8..6, offset in 0u32..1000) {
         let mut net = Net::both(times(interval, multiplier), times(interval, multiplier));

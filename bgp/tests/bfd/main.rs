@@ -1,4 +1,4 @@
-//! BFD: packets octet by octet, two ends on a virtual clock, and laws over any loss.
+//! Tests of BFD: packets octet by octet, two ends on a virtual clock, and properties under arbitrary loss.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! Two ends and the link between them on a virtual clock.
+//! Two BFD ends and the link between them, on a virtual clock.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -12,7 +12,7 @@ pub(crate) fn address(end: usize) -> IpAddr {
     IpAddr::from([192, 0, 2, 1 + u8::try_from(end).unwrap()])
 }
 
-/// The session of an end with the other one.
+/// Returns the endpoint of an end's session with the other end.
 pub(crate) fn endpoint(end: usize) -> Endpoint {
     Endpoint { remote: address(1 - end), local: Some(address(end)), interface: 0, path: Path::SingleHop }
 }
@@ -21,7 +21,7 @@ pub(crate) fn times(interval: u64, multiplier: u8) -> Parameters {
     Parameters::new(MS * u32::try_from(interval).unwrap(), multiplier)
 }
 
-/// A datagram from the other end as `end` receives it.
+/// Returns a datagram of the other end as `end` receives it.
 pub(crate) fn datagram(end: usize, payload: &[u8]) -> Received<'_> {
     Received {
         path: Path::SingleHop,
@@ -33,7 +33,7 @@ pub(crate) fn datagram(end: usize, payload: &[u8]) -> Received<'_> {
     }
 }
 
-/// What was sent, when, by whom.
+/// A sent packet, with time and sender.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sent {
     pub(crate) at: Instant,
@@ -47,7 +47,7 @@ pub(crate) struct Net {
     pub(crate) changes: [Vec<(Instant, Change)>; 2],
     pub(crate) sent: Vec<Sent>,
     pub(crate) delay: Duration,
-    /// Whether the packet from this end is lost.
+    /// Returns true if the next packet from this end is lost.
     pub(crate) lose: Box<dyn FnMut(usize) -> bool>,
     flying: BTreeMap<(Instant, u64), (usize, [u8; 24])>,
     count: u64,
@@ -68,7 +68,7 @@ impl Net {
         }
     }
 
-    /// Both ends with these parameters.
+    /// Creates both ends with these parameters.
     pub(crate) fn both(a: Parameters, b: Parameters) -> Self {
         let mut net = Self::new();
         net.ends[0].set(endpoint(0), a, net.now);
@@ -76,7 +76,7 @@ impl Net {
         net
     }
 
-    /// Lets time pass.
+    /// Advances the clock.
     pub(crate) fn run(&mut self, time: Duration) {
         let end = self.now + time;
         let mut iterations = 0;
@@ -131,7 +131,7 @@ impl Net {
         self.ends[end].refused().find(|(r, _)| *r == why).unwrap().1
     }
 
-    /// Times between an end's packets from now on until `time` has passed.
+    /// Returns the intervals between an end's periodic packets during the next `time`.
     pub(crate) fn gaps(&mut self, end: usize, time: Duration) -> Vec<Duration> {
         let from = self.sent.len();
         self.run(time);
@@ -140,7 +140,7 @@ impl Net {
         at.windows(2).map(|w| w[1] - w[0]).collect()
     }
 
-    /// Gives an end a packet from nowhere.
+    /// Passes a forged packet to an end.
     pub(crate) fn inject(&mut self, end: usize, packet: &Packet) -> Result<(), Refused> {
         let done = self.ends[end].receive(&datagram(end, &packet.encode()), self.now);
         self.flush();

@@ -1,8 +1,9 @@
-//! The packet of RFC 5880 4.1, octet by octet, and each check of 6.8.6 that needs no session.
+//! The control packet of RFC 5880 4.1 octet by octet, and each check of 6.8.6 that does not depend on a
+//! session.
 
 use tortie_bgp::bfd::{Diagnostic, Packet, Refused, State};
 
-/// Version 1, diagnostic 7, Up, P and C, multiplier 3; written down by hand from the figure in RFC 5880 4.1.
+/// Version 1, diagnostic 7, Up, P and C bits, multiplier 3; encoded by hand from the figure in RFC 5880 4.1.
 const GOOD: [u8; 24] = [
     0x27, 0xe8, 0x03, 0x18, 0x01, 0x02, 0x03, 0x04, 0xa1, 0xa2, 0xa3, 0xa4, 0x00, 0x04, 0x93, 0xe0, 0x00,
     0x00, 0xc3, 0x50, 0x00, 0x00, 0x00, 0x01,
@@ -69,14 +70,14 @@ fn what_is_wrong_is_named() {
         (with(1, 0xc1), Refused::Multipoint),
         (zero_mine, Refused::Discriminator),
         (zero_yours.clone(), Refused::Discriminator),
-        // With the A bit 26 octets are the least.
+        // With the A bit, at least 26 octets are required.
         (with(1, 0xc4), Refused::Length),
         (authenticated, Refused::Authentication),
     ];
     for (bytes, why) in table {
         assert_eq!(Packet::decode(&bytes), Err(why), "{bytes:02x?}");
     }
-    // Down and AdminDown may not know us yet.
+    // A packet in Down or AdminDown may have Your Discriminator 0.
     for bits in [0x00, 0x40] {
         zero_yours[1] = bits;
         assert!(Packet::decode(&zero_yours).is_ok());

@@ -1,4 +1,5 @@
-//! Two ends: the handshake, the pace, detection, polls, demand mode, and who may take a session down.
+//! Two ends: handshake, intervals, detection, Poll Sequences, demand mode, and packets that may take a
+//! session down.
 
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use crate::net::{MS, Net, address, datagram, endpoint, times};
 
 const SEC: Duration = Duration::from_secs(1);
 
-/// Two ends of 3 x 50 ms that are Up and settled.
+/// Two ends with 50 ms and multiplier 3, Up and in steady state.
 fn up() -> Net {
     let mut net = Net::both(times(50, 3), times(50, 3));
     net.run(SEC * 3);
@@ -16,7 +17,7 @@ fn up() -> Net {
     net
 }
 
-/// What the other end of `end` would send now.
+/// Returns the packet that the other end of `end` would send now.
 fn packet(net: &Net, end: usize, state: State) -> Packet {
     let status = net.status(end);
     Packet {
@@ -50,7 +51,7 @@ fn two_ends_come_up_by_the_three_way_handshake() {
 
 #[test]
 fn nobody_hurries_before_up() {
-    // RFC 5880 6.8.3: at least 1 s, here between 750 ms and 1 s with jitter.
+    // RFC 5880 6.8.3: at least 1 s, here 750 ms to 1 s with jitter.
     let mut net = Net::new();
     net.ends[0].set(endpoint(0), times(50, 3), net.now);
     let gaps = net.gaps(0, SEC * 60);
@@ -70,14 +71,15 @@ fn the_interval_is_the_longer_of_both_requested_with_jitter() {
         let gaps = net.gaps(end, SEC * 20);
         assert!(gaps.iter().all(|g| *g >= MS * 150 && *g <= MS * 200), "{gaps:?}");
     }
-    // RFC 5880 6.8.4: the other end's multiplier and the slower of its pace and our wish.
+    // RFC 5880 6.8.4: the remote multiplier times the greater of the remote transmit interval and the local
+    // receive interval.
     assert_eq!(net.status(0).detection_time, Some(MS * 600));
     assert_eq!(net.status(0).transmit_interval, Some(MS * 200));
 }
 
 #[test]
 fn one_missed_packet_leaves_room_for_the_next() {
-    // RFC 5880 6.8.7: at most 90 % of the interval where the multiplier is 1.
+    // RFC 5880 6.8.7: at most 90 % of the interval with multiplier 1.
     let mut net = Net::both(times(100, 1), times(100, 1));
     net.run(SEC * 3);
     let gaps = net.gaps(0, SEC * 30);
@@ -114,7 +116,7 @@ fn a_path_that_fails_one_way_takes_both_ends_down() {
     assert_eq!(reported.cause, Cause::NeighborDown(Diagnostic::EXPIRED));
     assert!(reported.is_loss());
     assert_eq!(net.status(0).diagnostic, Diagnostic::NEIGHBOR_DOWN);
-    // And it stays so: the first end is heard, the second is not.
+    // It stays that way: packets of the first end arrive, those of the second do not.
     net.run(SEC * 5);
     assert_ne!(net.states()[0], State::Up);
     assert_ne!(net.states()[1], State::Up);
@@ -139,7 +141,7 @@ fn new_times_are_polled_and_hold_when_the_other_end_knows() {
     let before = net.sent.len();
     let now = net.now;
     net.ends[0].set(endpoint(0), times(400, 5), now);
-    // RFC 5880 6.8.3: until the poll is answered the old pace goes on.
+    // RFC 5880 6.8.3: the old interval applies until the Poll Sequence ends.
     net.delay = MS * 60;
     net.run(SEC);
     let mine: Vec<_> = net.sent[before..].iter().filter(|s| s.from == 0).collect();
@@ -153,7 +155,7 @@ fn new_times_are_polled_and_hold_when_the_other_end_knows() {
     assert!(net.sent[before..].iter().any(|s| s.from == 1 && s.packet.r#final && !s.packet.poll));
     assert_eq!(net.status(1).detection_time, Some(MS * 2000));
     assert_eq!(net.status(0).transmit_interval, Some(MS * 400));
-    // The other end now sends slower, too: it may, and our detection time follows.
+    // The other end may now send at the longer interval, and the detection time follows.
     assert_eq!(net.status(0).detection_time, Some(MS * 1200));
     let now = net.now;
     net.ends[0].set(endpoint(0), times(50, 3), now);
@@ -200,7 +202,7 @@ fn who_requires_no_packets_gets_none() {
     net.run(MS * 120);
     assert_eq!(net.sent[from..].iter().filter(|s| s.from == 0).count(), 0);
     assert_eq!(net.status(0).transmit_interval, None);
-    // Once it is lost, its wish is void: else nobody would ever begin again.
+    // When it is lost, its interval of 0 no longer applies: otherwise no end would ever restart.
     net.run(SEC * 3);
     assert!(net.sent[from..].iter().any(|s| s.from == 0));
 }
@@ -218,7 +220,7 @@ fn demand_mode_of_the_other_end_is_respected() {
     }
     assert_eq!(net.sent[from..].iter().filter(|s| s.from == 0).count(), 0);
     assert_eq!(net.states()[0], State::Up);
-    // A poll of our own goes out all the same.
+    // A Poll Sequence is sent in demand mode too.
     let now = net.now;
     net.ends[0].set(endpoint(0), times(60, 3), now);
     net.run(MS);
@@ -240,7 +242,7 @@ fn a_removed_session_says_so_and_is_forgotten() {
         net.sent.iter().filter(|s| s.from == 0 && s.packet.state == State::AdminDown).collect();
     assert_eq!(last.len(), 5);
     assert!(last.iter().all(|s| s.packet.diagnostic == Diagnostic::ADMIN_DOWN));
-    // It can come back, even while it says farewell.
+    // A session can be added again while it sends AdminDown packets.
     let now = net.now;
     net.ends[0].set(endpoint(0), times(50, 3), now);
     net.run(SEC * 3);
@@ -252,7 +254,8 @@ fn a_removed_session_says_so_and_is_forgotten() {
     assert_eq!(net.states(), [State::Up, State::Up]);
 }
 
-/// RFC 5880 6.8.16: for a Detection Time of the other end; 6.8.7: never faster than it can take.
+/// RFC 5880 6.8.16: AdminDown is sent for one Detection Time of the other end; 6.8.7: never faster than it
+/// accepts.
 #[test]
 fn farewells_last_for_a_detection_time_at_the_pace_of_the_other_end() {
     for (interval, multiplier, required) in
@@ -270,7 +273,7 @@ fn farewells_last_for_a_detection_time_at_the_pace_of_the_other_end() {
         assert_eq!(detection, slowest * u32::from(multiplier));
         let (now, before) = (net.now, net.sent.len());
         net.ends[0].remove(&endpoint(0), now);
-        // The first three are lost.
+        // The first three packets are lost.
         let mut lost = 0;
         net.lose = Box::new(move |from| {
             lost += usize::from(from == 0);
@@ -350,7 +353,7 @@ fn strangers_and_wrong_packets_change_nothing() {
         change(&mut datagram);
         net.ends[0].receive(&datagram, now)
     };
-    // RFC 5881 5: 254 has passed a router.
+    // RFC 5881 5: TTL 254 means that a router was passed.
     assert_eq!(try_one(&|d| d.ttl = Some(254)), Err(Refused::Ttl));
     assert_eq!(try_one(&|d| d.ttl = None), Err(Refused::Ttl));
     assert_eq!(try_one(&|d| d.source = address(5)), Err(Refused::UnknownSession));
@@ -412,23 +415,24 @@ fn a_thousand_sessions_have_their_own_discriminators_and_share_no_beat() {
     ids.dedup();
     assert!(ids.len() == 1000 && ids[0] != 0);
     assert_eq!(std::iter::from_fn(|| bfd.poll_transmit(now)).count(), 1000);
-    // Only those whose time has come send: about half after the middle of the jitter.
+    // Only due sessions send: about half of them after the middle of the jitter range.
     let later = now + MS * 875;
     bfd.handle_timeout(later);
     let half = std::iter::from_fn(|| bfd.poll_transmit(later)).count();
     assert!((400..600).contains(&half), "{half}");
 }
 
-/// A host that stood still for longer than the detection time cannot tell whether the other end was silent.
+/// A host that was suspended for longer than the detection time cannot know whether the other end sent
+/// packets.
 #[test]
 fn a_late_look_takes_no_silence_for_a_loss_and_sees_a_real_one_an_interval_later() {
     let mut net = up();
-    // The host stands still for 300 ms; what the other end sent meanwhile is not in the sockets yet.
+    // The host is suspended for 300 ms; packets sent meanwhile are not in the sockets yet.
     let stood = net.now + MS * 300;
     net.ends[0].late(stood);
     net.ends[0].handle_timeout(stood);
     assert_eq!(net.status(0).state, State::Up);
-    // One more interval without a word is a loss, however late that look is.
+    // One more interval without a packet is a loss, however late the next call is.
     let after = stood + MS * 51;
     net.ends[0].late(after);
     net.ends[0].handle_timeout(after);

@@ -1,4 +1,4 @@
-//! The tables of the README: no empty cell, and no name that is not a test of this repository.
+//! Checks the tables of the README: no empty cell, and only names of tests in this repository.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a panic is how a test fails")]
 
@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 const README: &str = include_str!("../../README.md");
-/// Where tests of the wire, of the speaker and of whole daemons are.
+/// Folders with tests of the wire format, the speaker and whole daemons.
 const SOURCES: [&str; 4] = ["src", "tests", "../tests", "../src"];
 
-/// Every function with `#[test]`, and whether it is ignored.
+/// Returns every function with `#[test]`, and true if it is ignored.
 fn tests() -> BTreeMap<String, bool> {
     let mut files: Vec<PathBuf> = SOURCES
         .iter()
@@ -38,7 +38,7 @@ fn tests() -> BTreeMap<String, bool> {
     all
 }
 
-/// The rows of the first table behind this heading, its own first.
+/// Returns the rows of the first table after this heading, header row first.
 fn table(heading: &str) -> Vec<Vec<String>> {
     let (_, rest) = README.split_once(heading).unwrap();
     rest.lines()
@@ -52,7 +52,7 @@ fn table(heading: &str) -> Vec<Vec<String>> {
         .collect()
 }
 
-/// What stands between backticks.
+/// Returns the names between backticks.
 fn names(cell: &str) -> Vec<&str> {
     cell.split('`').skip(1).step_by(2).collect()
 }
@@ -65,7 +65,7 @@ fn wrong_names(cell: &str, tests: &BTreeMap<String, bool>) -> Option<String> {
     })
 }
 
-/// Why a cell proves nothing.
+/// Returns the reason why a cell is invalid. `None`: valid.
 fn wrong(cell: &str, version: &str, tests: &BTreeMap<String, bool>) -> Option<String> {
     if cell == "peer lacks it" {
         return None;
@@ -123,7 +123,7 @@ fn what_is_not_proven_says_what_it_lacks() {
     }
 }
 
-/// The check itself: what must not pass does not.
+/// Test of the check itself: invalid cells fail.
 #[test]
 fn empty_cells_and_wrong_names_are_found() {
     let tests = BTreeMap::from([("good".to_owned(), false), ("slow".to_owned(), true)]);
@@ -139,13 +139,13 @@ fn empty_cells_and_wrong_names_are_found() {
     );
 }
 
-/// Whether a daemon that says this of itself is of this version, however many more numbers it has.
+/// Returns true if the version that a daemon reports is this one, possibly with more components.
 fn is_version(number: &str, said: &str) -> bool {
     said.split_whitespace()
         .any(|word| word.strip_prefix(number).is_some_and(|rest| rest.is_empty() || rest.starts_with('.')))
 }
 
-/// A daemon that is newer may have lost a bug, and learned what the table says that it lacks.
+/// A newer daemon may have fixed a bug, or have a feature that the table lists as missing.
 #[test]
 fn the_versions_of_the_table_are_those_that_are_tested() {
     let heads = table("## What is proven with whom").remove(0);

@@ -1,4 +1,4 @@
-//! BMP (RFC 7854).
+//! Tests of BMP (RFC 7854, RFC 9069).
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -19,7 +19,7 @@ fn only(octets: &[u8]) -> Message<'_> {
     message
 }
 
-/// RFC 7854 4.2: a post-policy message of 192.0.2.1, AS 65001.
+/// RFC 7854 4.2: header of a post-policy message of 192.0.2.1, AS 65001.
 const PEER: &str =
     "00 40 0000000000000000 000000000000000000000000 c0000201 0000fde9 0a000001 5f000000 000003e8";
 /// An OPEN of AS 65001 without parameters.
@@ -73,7 +73,7 @@ fn messages_of_the_document() {
         [Statistic::Rejected(7), Statistic::AdjInFamily(1, 1, 0x102)]
     );
 
-    // RFC 9069 4: peer type 3, the F flag where others have V, no address; the router's own AS and identifier.
+    // RFC 9069 4: peer type 3, the F flag in place of V, no address, AS number and identifier of the router.
     let own = "03 80 0000000000000000 000000000000000000000000 00000000 0000fde9 0a000001 5f000000 000003e8";
     let open = hex(OPEN);
     let peer_up = format!(
@@ -93,7 +93,7 @@ fn messages_of_the_document() {
     let mut again = Vec::new();
     Message::PeerUp { peer, up }.write(&mut again);
     assert_eq!(again, octets);
-    // 5.3: reason 6, and the table's name again.
+    // RFC 9069 5.3: reason 6, with the table name.
     let down = hex(&format!("03 0000003b 02 {own} 06 0003 0006 676c6f62616c"));
     let Message::PeerDown { reason: PeerDown::LocRib(tlvs), .. } = only(&down) else { panic!() };
     assert_eq!(tlvs, up.information);
@@ -126,7 +126,7 @@ fn what_is_no_bmp_is_said_at_once() {
     assert!(Message::next(&hex("03 00000005 04")).is_err());
     assert!(Message::next(&hex("03 7fffffff 00")).is_err());
     assert!(Message::next(&hex("03 000000ff 00")).unwrap().is_none());
-    // An OPEN that claims to be longer than the message.
+    // An OPEN with a length that exceeds the message.
     let cut = hex(&format!(
         "03 00000061 03 {PEER} 000000000000000000000000 c0000202 00b3 c001 {}",
         OPEN.replace("001d", "00ff")

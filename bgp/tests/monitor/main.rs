@@ -1,4 +1,4 @@
-//! MRT and BMP from outside: records written by hand from the documents, laws, and recorded files.
+//! Tests of MRT and BMP: records encoded by hand from the RFCs, properties, and recorded files.
 
 #![allow(
     clippy::indexing_slicing,

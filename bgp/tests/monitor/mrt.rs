@@ -1,4 +1,4 @@
-//! MRT (RFC 6396, RFC 8050).
+//! Tests of MRT (RFC 6396, RFC 8050).
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::process::Command;
@@ -31,13 +31,14 @@ fn read(octets: &[u8]) -> Vec<Record<'_>> {
     Reader::new(octets).collect::<Result<_, _>>().unwrap()
 }
 
-/// Section by section after RFC 6396 4.3: two peers, one of two octets and one of IPv6.
+/// RFC 6396 4.3.1: peer index with a two-octet AS peer and an IPv6 peer.
 const PEER_INDEX: &str = "
     4c2c4aff 000d 0001 00000030  c0000201 0004 76696577 0002
     00 c1000002 c0000202 fde8
     03 c1000003 20010db8000000000000000000000003 00030d40";
 
-/// RFC 6396 4.3.2: 198.51.100.0/22 of peer 0, and 2001:db8::/32 of peer 1 with MP_REACH_NLRI in its short form (4.3.4).
+/// RFC 6396 4.3.2: 198.51.100.0/22 of peer 0, and 2001:db8::/32 of peer 1 with a reduced MP_REACH_NLRI
+/// (4.3.4).
 const RIB_V4: &str = "
     4c2c4aff 000d 0002 0000002a  00000007 16 c63364 0001
     0000 4c2c0000 0018  400101 00  40020a 0202 0000fde8 00030d40  400304 c0000202";
@@ -46,12 +47,12 @@ const RIB_V6: &str = "
     0001 4c2c0000 0021  400101 02  400206 0201 00030d40
     800e11 10 20010db8000000000000000000000003";
 
-/// RFC 6396 4.2: a path of TABLE_DUMP, its ASes of two octets.
+/// RFC 6396 4.2: a path of TABLE_DUMP with two-octet AS numbers.
 const TABLE_DUMP: &str = "
     3b9aca00 000c 0001 00000028  0000 0009 0a000000 08 01 3b9a0000 c0000202 fde8
     0012  400101 00 400204 0201 fde8 400304 c0000202";
 
-/// RFC 6396 4.4: a KEEPALIVE from a four-octet session with microseconds, and a session that comes up.
+/// RFC 6396 4.4: a KEEPALIVE of a four-octet session with microseconds, and a session that comes up.
 const MESSAGE: &str = "
     562994ee 0011 0004 0000002b  0007c629
     00030d40 0000fde8 0001 0001 c0000202 c0000201  ffffffffffffffffffffffffffffffff 0013 04";
@@ -101,7 +102,8 @@ fn records_of_the_documents() {
     assert_eq!(StateChange::state(change.from), Some(State::OpenConfirm));
     assert_eq!(StateChange::state(change.to), Some(State::Established));
 
-    // What was read is written as it was, but for the peer index, which is written with ASes of four octets only.
+    // Decoded records are encoded to equal octets, except the peer index, which is always written with
+    // four-octet AS numbers.
     let mut again = Vec::new();
     records.iter().skip(1).for_each(|r| r.write(&mut again));
     assert_eq!(again, octets[hex(PEER_INDEX).len()..]);
@@ -118,7 +120,8 @@ fn the_full_form_of_mp_reach_is_read_in_tables_too() {
     assert_eq!(attributes.next_hop, ip("2001:db8::3"));
 }
 
-/// Own routes of a collector: what they are written with is what others write and read (`bgpdump` prints `0.0.0.0`).
+/// Routes of the collector itself: other tools write and read them in the same form (`bgpdump` prints
+/// `0.0.0.0`).
 #[test]
 fn what_the_collector_originates_has_no_next_hop() {
     for (prefix, none) in [("10.244.1.0/26", "0.0.0.0"), ("2001:db8::/64", "::")] {
@@ -130,7 +133,7 @@ fn what_the_collector_originates_has_no_next_hop() {
         let read = list.entries().iter().next().unwrap().attributes.decode(cidr(prefix)).unwrap();
         assert_eq!(read, own);
     }
-    // From a neighbour nothing else is taken than before: 127.0.0.1 is no next hop.
+    // Routes of a neighbour are validated as before: 127.0.0.1 is not a valid next hop.
     let mut octets = Vec::new();
     assert!(encode_attributes(&Attributes::new(ip("127.0.0.1")), &mut octets));
     let mut list = EntryList::new(false);
@@ -138,7 +141,8 @@ fn what_the_collector_originates_has_no_next_hop() {
     assert!(list.entries().iter().next().unwrap().attributes.decode(cidr("10.0.0.0/8")).is_err());
 }
 
-/// Collectors dump NEXT_HOP 0.0.0.0 beside MP_REACH_NLRI where a peer sends both: that of MP_REACH_NLRI counts (RFC 4760 3).
+/// Collectors write NEXT_HOP 0.0.0.0 next to MP_REACH_NLRI if a peer sends both: the next hop of
+/// MP_REACH_NLRI applies (RFC 4760 3).
 #[test]
 fn next_hop_next_to_mp_reach_is_ignored() {
     let octets =
@@ -151,7 +155,7 @@ fn next_hop_next_to_mp_reach_is_ignored() {
     }
 }
 
-/// Each path identifier stands behind the time of its path (RFC 8050 4).
+/// Each path identifier follows the originated time of its path (RFC 8050 4).
 #[test]
 fn paths_with_identifiers() {
     let octets = hex("4c2c4aff 000d 0008 0000002a  00000007 18 c63364 0001
@@ -164,7 +168,7 @@ fn paths_with_identifiers() {
 
 #[test]
 fn a_bad_record_is_named_and_the_next_one_is_read() {
-    // The one path claims a longer list of attributes than its record has.
+    // The length of the path's attribute list exceeds the record.
     let bad = hex("4c2c4aff 000d 0002 00000010  00000007 08 0a 0001  0000 4c2c0000 0018");
     let bad_len = bad.len();
     let octets = [bad, hex(STATE)].concat();
@@ -188,7 +192,7 @@ fn a_bad_record_is_named_and_the_next_one_is_read() {
 fn what_is_no_mrt_is_said_at_once() {
     let error = Raw::next(b"bgp_table_version is 5").unwrap_err();
     assert_eq!(error.to_string(), "a record of more than 16 MiB, which no MRT file has at octet 8");
-    // A peer index that promises 65,535 peers and has none takes no memory for them.
+    // A peer index with a count of 65,535 and no peers allocates no memory for them.
     let octets = hex("4c2c4aff 000d 0001 00000008  c0000201 0000 ffff");
     assert_eq!(Reader::new(&octets).next().unwrap().unwrap_err().what, "fewer peers than were promised");
 }
@@ -212,7 +216,7 @@ fn attributes(v6: bool) -> impl Strategy<Value = Attributes> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Also IPv4 routes with IPv6 next hops (RFC 8950).
+    /// Includes IPv4 routes with IPv6 next hops (RFC 8950).
     #[test]
     fn tables_come_back_as_they_were_written(
         a in prop_oneof![attributes(false), attributes(true)],
@@ -276,7 +280,8 @@ proptest! {
     }
 }
 
-/// Every cut and every flipped octet of a good file: an answer, and what was before it stays as it is.
+/// Every truncation and every flipped octet of a valid file gives a result or an error, and does not affect
+/// earlier records.
 #[test]
 fn cuts_and_flips_end_in_answers() {
     let good: Vec<u8> =
@@ -301,7 +306,7 @@ fn cuts_and_flips_end_in_answers() {
     }
 }
 
-/// Recorded files named in `TORTIE_MRT` (colon-separated, `.gz` by gzip): every record is read.
+/// Recorded files named in `TORTIE_MRT` (colon-separated, `.gz` by gzip): every record is decoded.
 #[test]
 fn whole_files() {
     let Some(paths) = std::env::var_os("TORTIE_MRT") else {
@@ -343,7 +348,7 @@ fn whole_files() {
             path.display(),
             start.elapsed()
         );
-        // Real feeds do hold broken routes: AS 0 in a path, for one.
+        // Real feeds contain invalid routes, for example AS 0 in a path.
         assert!(bad * 1000 <= paths + updates);
     }
 }

@@ -1,4 +1,4 @@
-//! What happens to a network before it is left in peace, and what must be true afterwards.
+//! Random events in a network, then a quiet period, and the properties checked afterwards.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::support::{Rng, cidr, route};
 use crate::topology::Topology;
 
 const SECOND: u64 = 1_000_000;
-/// Longer than hold time, the longest wait for the next attempt to dial, restart and stale timers together.
+/// Longer than hold time, maximum dial interval, restart and stale timers together.
 const PEACE: u64 = 400 * SECOND;
 
 fn prefixes(rng: &mut Rng) -> Vec<Cidr> {
@@ -43,7 +43,7 @@ fn originate(net: &mut Net, rng: &mut Rng, all: &[Cidr]) {
     net.give(node, Input::Local(&changes));
 }
 
-/// One thing that goes wrong, or comes right again.
+/// Causes or repairs one random failure.
 fn disturb(net: &mut Net, rng: &mut Rng) {
     let node = rng.below(net.nodes.len());
     let link = rng.below(net.links.len());
@@ -91,7 +91,7 @@ fn disturb(net: &mut Net, rng: &mut Rng) {
             net.report_next_hop(node, address);
         }
         _ => {
-            // The peer goes from the configuration and comes back.
+            // The peer is removed from the configuration and added again.
             let peers = net.topology.peers(node);
             let Some((peer, config)) = peers.into_iter().next() else { return };
             net.give(node, Input::RemovePeer(PeerId(peer as u32)));
@@ -101,7 +101,7 @@ fn disturb(net: &mut Net, rng: &mut Rng) {
     }
 }
 
-/// A random network after a random life and a time of peace.
+/// Runs a random network through random events and a quiet period.
 pub(crate) fn live(seed: u64, most: usize) -> Net {
     let mut rng = Rng(seed.wrapping_mul(0x9E37_79B9) ^ 0x51_AB);
     let size = 2 + rng.below(most.max(3) - 1);
@@ -158,7 +158,7 @@ fn sent(speaker: &Speaker, which: RouteTable) -> BTreeMap<Cidr, Arc<Attributes>>
     table(speaker, which).into_iter().map(|(prefix, paths)| (prefix, paths[0].attributes.clone())).collect()
 }
 
-/// The laws. `Err` says what is broken.
+/// Checks the properties. `Err` describes the violation.
 pub(crate) fn check(net: &Net) -> Result<(), String> {
     let t = &net.topology;
     let now = std::time::Instant::now();
@@ -171,7 +171,7 @@ pub(crate) fn check(net: &Net) -> Result<(), String> {
             if let Some(f) = status.families.iter().find(|f| f.stale > 0 || !f.end_of_rib_received) {
                 return Err(format!("session {near}-{far}: {f:?}"));
             }
-            // What one says it sends is what the other has.
+            // The Adj-RIB-Out of one end equals the Adj-RIB-In of the other.
             let out = sent(&net.nodes[near].speaker, RouteTable::AdjOut(PeerId(far as u32)));
             let inn = sent(&net.nodes[far].speaker, RouteTable::AdjIn(PeerId(near as u32)));
             if out != inn {

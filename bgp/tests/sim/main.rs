@@ -1,7 +1,8 @@
-//! Deterministic simulation: whole networks of speakers on a virtual clock, with links that delay and break, processes that
-//! die and come back, and routes that come and go. When all is quiet every best path is that of the plain reference.
+//! Deterministic simulation: networks of speakers on a virtual clock, with link delays and failures, process
+//! crashes and restarts, and changing routes. When the network is quiet, every best path has to equal that of
+//! a plain reference implementation.
 //!
-//! A seed is a network and its life. One that fails prints the command that repeats it.
+//! A seed determines a network and its events. A failing seed prints the command that repeats it.
 
 #![allow(
     clippy::unwrap_used,
@@ -24,10 +25,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-/// Seeds after which a run of hours says how far it is.
+/// Number of seeds between progress reports of a long run.
 const PROGRESS: u64 = 50;
 
-/// Lives through a seed with networks of at most so many speakers.
+/// Runs a seed with a network of at most `most` speakers.
 fn live(seed: u64, most: usize) -> Result<(u64, u64), String> {
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         let net = life::live(seed, most);
@@ -43,7 +44,7 @@ fn repeat(seed: u64, most: usize) -> String {
     format!("SIM_SEED={seed} SIM_SPEAKERS={most} cargo test -p tortie-bgp --test sim one_seed -- --nocapture")
 }
 
-/// Progress goes to stderr at once; the harness would keep what is printed until the end.
+/// Prints progress to stderr at once; the test harness would hold back stdout until the end.
 fn print_progress(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
@@ -100,7 +101,8 @@ fn networks_of_twenty_converge_to_the_reference() {
     seeds(0..200, 20, false);
 }
 
-/// `SIM_SEEDS=FROM..TO` takes a part of them, `SIM_THREADS` says how many run at once (as many as there are processors).
+/// `SIM_SEEDS=FROM..TO` selects a range of seeds, `SIM_THREADS` the number of parallel runs (default: number
+/// of processors).
 #[test]
 #[ignore = "hours"]
 fn soak_networks_of_two_hundred_converge_to_the_reference() {
@@ -109,12 +111,12 @@ fn soak_networks_of_two_hundred_converge_to_the_reference() {
     seeds(from.parse().unwrap()..to.parse().unwrap(), 200, true);
 }
 
-/// Repeats a seed: `SIM_SEED`, and `SIM_SPEAKERS` as the test that found it says.
+/// Repeats a seed: `SIM_SEED`, with `SIM_SPEAKERS` as the failing test printed it.
 #[test]
 fn one_seed() {
     let number = |name: &str, default| std::env::var(name).map_or(default, |v| v.parse().unwrap());
     let (seed, most) = (number("SIM_SEED", 7), number("SIM_SPEAKERS", 20));
     let first = live(seed, most as usize).unwrap();
-    // What one cannot repeat one cannot mend.
+    // A failure can be analysed only if its seed repeats exactly.
     assert_eq!(first, live(seed, most as usize).unwrap());
 }

@@ -1,4 +1,5 @@
-//! The network: speakers, connections with delay, and a virtual clock. All that is random comes from one seed.
+//! Simulated network: speakers, connections with delay, and a virtual clock. All randomness derives from one
+//! seed.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
@@ -13,9 +14,9 @@ use tortie_net::Cidr;
 use crate::support::{Rng, policy, route};
 use crate::topology::{Policies, Topology};
 
-/// Octets under way on a connection beyond which its writer waits.
+/// Octets in transit per connection, above which the writer waits.
 const WINDOW: usize = 24 * 1024;
-/// Calls of one speaker in one microsecond: more is a loop without an end.
+/// Maximum number of calls of a speaker per microsecond; more is an endless loop.
 const CALLS: u32 = 200_000;
 
 /// One end of a TCP connection.
@@ -24,13 +25,13 @@ struct End {
     node: usize,
     other: ConnId,
     link: usize,
-    /// On their way to this end, with the time of arrival.
+    /// Octets in transit to this end, with their arrival times.
     incoming: VecDeque<(u64, Vec<u8>)>,
     waiting: usize,
-    /// The other end was closed behind these.
+    /// Time at which the other end's close arrives, after these octets.
     finished: Option<u64>,
     wants: bool,
-    /// This end was told to close.
+    /// This end is closing.
     closing: bool,
 }
 
@@ -39,7 +40,7 @@ enum Happening {
     Wake(usize),
     Read(ConnId),
     Write(ConnId),
-    /// The connection was reset by the other end.
+    /// The other end reset the connection.
     Reset(ConnId),
     Connect {
         link: usize,
@@ -62,18 +63,18 @@ enum Happening {
 pub(crate) struct Node {
     pub(crate) speaker: Speaker,
     pub(crate) up: bool,
-    /// Counts the starts of all nodes.
+    /// Number of the start, over all nodes.
     pub(crate) born: u64,
-    /// Reads and writes nothing.
+    /// The process is suspended: it neither reads nor writes.
     pub(crate) stuck: bool,
     pub(crate) origins: BTreeSet<Cidr>,
-    /// What `take_best` gave.
+    /// Best paths reported by `take_best`.
     pub(crate) best: BTreeMap<Cidr, Best>,
     pub(crate) unreachable: BTreeSet<IpAddr>,
     tracked: BTreeSet<IpAddr>,
     wake_at: Option<u64>,
     calls: (u64, u32),
-    /// Connections whose octets the speaker did not take yet.
+    /// Connections with octets that the speaker has not read yet.
     unread: BTreeSet<ConnId>,
 }
 
@@ -81,11 +82,11 @@ pub(crate) struct Node {
 pub(crate) struct Link {
     pub(crate) a: usize,
     pub(crate) b: usize,
-    /// One way, in microseconds.
+    /// One-way delay in microseconds.
     pub(crate) delay: u64,
-    /// Attempts to connect fail.
+    /// Connection attempts fail.
     pub(crate) refuses: bool,
-    /// Nothing passes; it is not lost, as in TCP.
+    /// The link is blocked; octets are delayed, not lost, as in TCP.
     pub(crate) held: bool,
 }
 
@@ -102,9 +103,9 @@ pub(crate) struct Net {
     ends: BTreeMap<ConnId, End>,
     next_conn: u64,
     born: u64,
-    /// Sum over all that happened: equal seeds have equal ones.
+    /// Checksum of all events: equal for equal seeds.
     pub(crate) trace: u64,
-    /// Times a session came up.
+    /// Number of sessions that came up.
     pub(crate) sessions: u64,
 }
 
@@ -168,12 +169,12 @@ impl Net {
     }
 
     fn at(&mut self, delay: u64, what: Happening) {
-        // What falls on one microsecond happens in any order.
+        // Events at the same microsecond occur in random order.
         let salt = self.rng.next();
         self.queue.push(Reverse((self.now + delay, salt, what)));
     }
 
-    /// Starts a node's process.
+    /// Starts the process of a node.
     pub(crate) fn start(&mut self, node: usize, restarting: Option<Vec<Family>>) {
         let speaker = self.speaker(node, restarting);
         self.born += 1;
@@ -212,7 +213,7 @@ impl Net {
         self.after(node);
     }
 
-    /// Does what a speaker asks for after a call.
+    /// Carries out the actions of a speaker after a call.
     fn after(&mut self, node: usize) {
         while let Some(event) = self.nodes[node].speaker.poll_event() {
             self.event(node, event);
@@ -278,12 +279,12 @@ impl Net {
         }
     }
 
-    /// The link of these two.
+    /// Returns the link between two nodes.
     pub(crate) fn link(&self, a: usize, b: usize) -> usize {
         self.topology.adjacent[a].iter().find(|(peer, _)| *peer == b).unwrap().1
     }
 
-    /// Does the next thing that is due by `until`; `false`: there is none.
+    /// Processes the next event until `until`. Returns false if there is none.
     fn step(&mut self, until: u64) -> bool {
         match self.queue.peek() {
             Some(Reverse((at, ..))) if *at <= until => {}
@@ -327,7 +328,7 @@ impl Net {
         true
     }
 
-    /// Tells a node again what is known of a next hop.
+    /// Reports the state of a next hop to a node again.
     pub(crate) fn report_next_hop(&mut self, node: usize, address: IpAddr) {
         let place = &self.nodes[node];
         if !place.tracked.contains(&address) {
@@ -386,7 +387,7 @@ impl Net {
             return;
         }
         let Some(queued) = self.ends.get(&other).map(|o| o.waiting) else {
-            // Nobody is there: a reset comes back.
+            // The other end does not exist: a reset returns.
             let delay = self.links[link].delay;
             self.at(2 * delay, Happening::Reset(conn));
             return;
@@ -427,7 +428,7 @@ impl Net {
             return;
         }
         if end.closing {
-            // What still comes in is of no interest.
+            // Remaining input is ignored.
             end.incoming.clear();
             end.waiting = 0;
             return;
@@ -472,7 +473,7 @@ impl Net {
         }
     }
 
-    /// This end is gone and its speaker is told.
+    /// Removes this end and reports its closing to the speaker.
     fn drop_end(&mut self, conn: ConnId, why: &str) {
         let Some(end) = self.ends.remove(&conn) else { return };
         self.give(end.node, Input::Closed(conn, why.into()));
@@ -484,7 +485,7 @@ impl Net {
         self.now = until;
     }
 
-    /// Breaks the connections of a link; each end learns of it.
+    /// Breaks the connections of a link; each end receives a reset.
     pub(crate) fn cut(&mut self, link: usize) {
         let broken: Vec<ConnId> = self.ends.iter().filter(|(_, e)| e.link == link).map(|(c, _)| *c).collect();
         for conn in broken {
@@ -493,7 +494,7 @@ impl Net {
         }
     }
 
-    /// The node's process dies.
+    /// Kills the process of a node.
     pub(crate) fn kill(&mut self, node: usize) {
         self.nodes[node].up = false;
         let mine: Vec<ConnId> = self.ends.iter().filter(|(_, e)| e.node == node).map(|(c, _)| *c).collect();
@@ -504,7 +505,7 @@ impl Net {
         }
     }
 
-    /// What was held up goes on.
+    /// Resumes all delayed reads and writes.
     pub(crate) fn wake_all(&mut self) {
         let all: Vec<ConnId> = self.ends.keys().copied().collect();
         for conn in all {

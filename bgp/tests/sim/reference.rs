@@ -1,5 +1,5 @@
-//! The plain reference: what BGP comes to on a network, computed in rounds over whole announcements. Written from RFC 4271 9,
-//! RFC 4456 6, 8 and 9, with nothing of the speaker in it.
+//! Reference implementation: the outcome of BGP on a network, computed in rounds of full announcements.
+//! Written from RFC 4271 9 and RFC 4456 6, 8 and 9, without any code of the speaker.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -9,10 +9,10 @@ use tortie_net::Cidr;
 
 use crate::topology::{CUSTOMER, Kind, Topology, local_pref};
 
-/// A route as a router has it.
+/// A route as a router holds it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Route {
-    /// The router it came from; `None`: its own.
+    /// Router that sent the route. `None`: originated locally.
     pub(crate) from: Option<usize>,
     pub(crate) path: Vec<u32>,
     pub(crate) next_hop: usize,
@@ -22,7 +22,7 @@ pub(crate) struct Route {
 
 pub(crate) type Bests = Vec<BTreeMap<Cidr, Route>>;
 
-/// What router `a` says to `b` about its best route; `None`: nothing.
+/// Returns the announcement of router `a` to `b` for its best route. `None`: not announced.
 fn said(t: &Topology, a: usize, b: usize, best: &Route) -> Option<Route> {
     let (here, kind) = (&t.routers[a].global, t.kind(a, b));
     let from = best.from.map(|f| (f, t.kind(a, f)));
@@ -53,7 +53,7 @@ fn said(t: &Topology, a: usize, b: usize, best: &Route) -> Option<Route> {
     Some(route)
 }
 
-/// Whether router `b` takes this route at all.
+/// Returns true if router `b` accepts this route.
 fn taken(t: &Topology, b: usize, route: &Route) -> bool {
     let global = &t.routers[b].global;
     let own_cluster = |c: &u32| {
@@ -65,7 +65,7 @@ fn taken(t: &Topology, b: usize, route: &Route) -> bool {
         && route.next_hop != b
 }
 
-/// The order of RFC 4271 9.1 and RFC 4456 9: the least is the best.
+/// Returns the sort key of RFC 4271 9.1 and RFC 4456 9: the lowest is the best.
 fn rank(t: &Topology, at: usize, route: &Route) -> impl Ord + use<> {
     let Some(from) = route.from else {
         return (false, Reverse(0), 0, false, 0, 0, 0, None);
@@ -91,7 +91,7 @@ fn rank(t: &Topology, at: usize, route: &Route) -> impl Ord + use<> {
     )
 }
 
-/// The best routes of all routers, given what each originates.
+/// Computes the best routes of all routers from the originated prefixes.
 pub(crate) fn solve(t: &Topology, origins: &[Vec<Cidr>]) -> Bests {
     let mut bests: Bests = origins
         .iter()
@@ -101,7 +101,7 @@ pub(crate) fn solve(t: &Topology, origins: &[Vec<Cidr>]) -> Bests {
             list.iter().map(|p| (*p, own.clone())).collect()
         })
         .collect();
-    // Each round carries news at least one hop further; a dispute would go on for ever.
+    // Each round propagates changes by at least one hop; a dispute wheel would never end.
     for _ in 0..20 * (t.routers.len() + 5) {
         let next: Bests = (0..t.routers.len()).map(|n| choose(t, n, &bests, &origins[n])).collect();
         if next == bests {

@@ -1,20 +1,22 @@
-//! Random networks that have exactly one stable solution, whatever the order in which messages arrive.
+//! Random networks with exactly one stable solution, whatever the order of messages.
 //!
-//! BGP in general has none, one or several (Griffin, Shepherd, Wilfong: The Stable Paths Problem and Interdomain Routing,
-//! 2002): without a dispute wheel there is exactly one, and every order of messages ends in it. The networks made here have
-//! no dispute wheel:
+//! BGP in general has none, one or several (Griffin, Shepherd, Wilfong: The Stable Paths Problem and
+//! Interdomain Routing, 2002). Without a dispute wheel there is exactly one, and every order of messages
+//! reaches it. The networks generated here have no dispute wheel:
 //!
-//! * Without relations every AS takes the shortest AS_PATH, and what follows only breaks ties. Along a wheel the AS_PATH
-//!   would have to become shorter from AS to AS all around.
-//! * With relations each AS is one router, prefers routes of customers to those of peers and of these to those of
-//!   providers, gives only its own routes and its customers' to peers and providers, and no AS is its own indirect provider:
-//!   Gao and Rexford, Stable Internet Routing Without Global Coordination, 2001.
-//! * Inside an AS with a full mesh each router hears of all exits and chooses by its own distances; nobody's choice
-//!   depends on another's that depends on it.
-//! * Inside an AS with reflectors all distances are equal, so that after "eBGP before iBGP" the lowest ORIGINATOR_ID and
-//!   then the shortest CLUSTER_LIST decide: the first is one order for all, the second grows with each reflection.
-//!   (With distances of their own reflectors can oscillate: RFC 3345.)
-//! * MED is never sent: compared within a neighbouring AS only it makes reflection oscillate (RFC 3345).
+//! * Without business relations every AS selects the shortest AS_PATH, and later steps only break ties.
+//!   Around a dispute wheel, the AS_PATH would have to become shorter from AS to AS.
+//! * With business relations each AS is one router. It prefers routes of customers to those of peers, and
+//!   these to those of providers. It announces only its own routes and those of customers to peers and
+//!   providers. No AS is its own indirect provider. See Gao and Rexford, Stable Internet Routing Without
+//!   Global Coordination, 2001.
+//! * Inside an AS with a full mesh each router receives all exits and selects by its own distances, so no
+//!   selection depends on another that depends on it.
+//! * Inside an AS with route reflectors all distances are equal, so after "eBGP over iBGP" the lowest
+//!   ORIGINATOR_ID and then the shortest CLUSTER_LIST decide. The first is the same order for all routers,
+//!   the second grows with each reflection. (With different distances, reflectors can oscillate: RFC 3345.)
+//! * MED is never sent: compared within a neighbouring AS only, it makes route reflection oscillate (RFC
+//!   3345).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
@@ -25,12 +27,12 @@ use tortie_net::Cidr;
 
 use crate::support::{Rng, global, no, peer, yes};
 
-/// What the peer is to us; [`PeerConfig::policy_class`].
+/// Business relation of the peer; [`PeerConfig::policy_class`].
 pub(crate) const CUSTOMER: u64 = 1;
 pub(crate) const PEER: u64 = 2;
 pub(crate) const PROVIDER: u64 = 3;
 
-/// LOCAL_PREF of routes from a peer of this class.
+/// Returns the LOCAL_PREF of routes from a peer of this class.
 pub(crate) fn local_pref(class: u64) -> u32 {
     match class {
         CUSTOMER => 300,
@@ -39,7 +41,7 @@ pub(crate) fn local_pref(class: u64) -> u32 {
     }
 }
 
-/// Gao and Rexford where there are relations, everything else open.
+/// Gao-Rexford policy with business relations, else accept all.
 pub(crate) struct Policies {
     pub(crate) relations: bool,
 }
@@ -63,18 +65,18 @@ pub(crate) struct Router {
     pub(crate) global: GlobalConfig,
     pub(crate) v4: IpAddr,
     pub(crate) v6: IpAddr,
-    /// The routers of its AS have distances.
+    /// The routers of this AS have different distances.
     pub(crate) distances: bool,
 }
 
-/// How two routers stand to each other, seen from the first.
+/// Relation of two routers, from the point of view of the first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// eBGP; the second is this to the first (`CUSTOMER` and so on).
+    /// eBGP; business relation of the second (`CUSTOMER` and so on).
     External(u64),
     /// iBGP.
     Internal,
-    /// iBGP; the second is a client of the first, in this cluster.
+    /// iBGP; the second is a reflector client of the first, in this cluster.
     Client(u32),
 }
 
@@ -82,17 +84,17 @@ pub(crate) enum Kind {
 pub(crate) struct Topology {
     pub(crate) routers: Vec<Router>,
     pub(crate) links: Vec<(usize, usize, Kind)>,
-    /// By router: its peers and their links.
+    /// Peers of each router, with their links.
     pub(crate) adjacent: Vec<Vec<(usize, usize)>>,
     pub(crate) relations: bool,
-    /// Sessions over IPv6.
+    /// Sessions run over IPv6.
     transport_v6: bool,
     hold: Duration,
     seed: u64,
 }
 
 impl Topology {
-    /// A network of about `size` routers, at least 2.
+    /// Generates a network of about `size` routers, at least 2.
     pub(crate) fn random(rng: &mut Rng, size: usize) -> Self {
         let relations = rng.below(3) == 0;
         let mut t = Self {
@@ -110,7 +112,7 @@ impl Topology {
             let system = if relations { t.single(systems.len()) } else { t.system(rng, systems.len(), left) };
             systems.push(system);
         }
-        // A tree joins the ASes, and more links close circles.
+        // A tree connects the ASes; additional links create loops.
         for n in 1..systems.len() {
             let other = rng.below(n);
             t.external(rng, &systems, other, n);
@@ -162,7 +164,7 @@ impl Topology {
                 self.mesh(&all[..reflectors]);
                 let shared = rng.below(2) == 0;
                 for (n, client) in all.iter().enumerate().skip(reflectors) {
-                    // Each client has one reflector or two.
+                    // Each client has one or two reflectors.
                     let first = rng.below(reflectors);
                     let mut over = vec![first];
                     if reflectors > 1 && rng.below(2) == 0 {
@@ -172,7 +174,7 @@ impl Topology {
                     over.dedup();
                     for r in over {
                         let reflector = all[r];
-                        // Reflectors that share a cluster ignore what the others reflected.
+                        // Reflectors in the same cluster ignore routes that the others reflected.
                         let cluster = if shared { 77 } else { self.routers[reflector].global.router_id.0 };
                         self.links.push((reflector, *client, Kind::Client(cluster)));
                     }
@@ -190,7 +192,7 @@ impl Topology {
         }
     }
 
-    /// Joins two ASes, the first of which is older: it is a provider or a peer of the other.
+    /// Connects two ASes. The older one is a provider or a peer of the newer one.
     fn external(&mut self, rng: &mut Rng, systems: &[Vec<usize>], older: usize, newer: usize) {
         let a = systems[older][rng.below(systems[older].len())];
         let b = systems[newer][rng.below(systems[newer].len())];
@@ -201,12 +203,12 @@ impl Topology {
         self.links.push((a, b, Kind::External(class)));
     }
 
-    /// The address with which a router speaks.
+    /// Returns the address that a router uses for sessions.
     pub(crate) fn address(&self, router: usize) -> IpAddr {
         if self.transport_v6 { self.routers[router].v6 } else { self.routers[router].v4 }
     }
 
-    /// How `peer` stands to `router`.
+    /// Returns the relation of `peer` to `router`.
     pub(crate) fn kind(&self, router: usize, peer: usize) -> Kind {
         let (_, link) = self.adjacent[router].iter().find(|(p, _)| *p == peer).unwrap();
         let (a, _, kind) = self.links[*link];
@@ -218,7 +220,7 @@ impl Topology {
         }
     }
 
-    /// The distance from a router to the next hop of a route; symmetric, 0 outside ASes with distances.
+    /// Returns the distance from a router to a next hop; symmetric, and 0 outside ASes with distances.
     pub(crate) fn metric(&self, router: usize, next_hop: IpAddr) -> u32 {
         let owner = self.routers.iter().position(|r| r.v4 == next_hop || r.v6 == next_hop).unwrap();
         let (here, there) = (&self.routers[router], &self.routers[owner]);
@@ -229,7 +231,7 @@ impl Topology {
         (Rng(self.seed ^ (low << 32) ^ high).next() % 5) as u32
     }
 
-    /// The configuration of a router's peers.
+    /// Returns the peer configuration of a router.
     pub(crate) fn peers(&self, router: usize) -> Vec<(usize, PeerConfig)> {
         self.adjacent[router]
             .iter()
@@ -245,7 +247,7 @@ impl Topology {
                     Kind::Internal => {}
                     Kind::Client(cluster) => config.reflector_client = Some(cluster),
                 }
-                // Both dial, or one of them, or one of them later.
+                // Both ends dial, or one of them, or one of them later.
                 config.dial = match (self.seed ^ (router + n) as u64) % 3 {
                     0 => Dial::Now,
                     1 if router < *n => Dial::Passive,

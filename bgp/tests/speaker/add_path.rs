@@ -1,4 +1,4 @@
-//! How many paths of a prefix are sent (RFC 7911) follows the configuration while the session stays.
+//! The number of paths sent per prefix (RFC 7911) follows the configuration without a session reset.
 
 use tortie_bgp::{Drain, Family, Input, PeerId, RouteTable};
 
@@ -16,7 +16,7 @@ fn configure(net: &mut Net, paths: u8) {
     net.secs(2);
 }
 
-/// Path identifiers that the receiver has of the prefix.
+/// Returns the path identifiers of the prefix at the receiver.
 fn ids(net: &Net) -> Vec<u32> {
     let table = net.table(RECEIVER, RouteTable::AdjIn(PeerId(0)), Family::Ipv4Unicast);
     let mut ids: Vec<u32> =
@@ -59,14 +59,14 @@ fn as_many_paths_as_the_configuration_says_come_and_go_within_a_session() {
             "{paths} paths"
         );
     }
-    // Fewer of them stay fewer when all are drained, and back.
+    // A lower number remains in effect when all routes are drained and restored.
     configure(&mut net, 2);
     for (drain, want) in [(Drain::Withdraw, &[][..]), (Drain::Announce, &[1, 2]), (Drain::Off, &[1, 2])] {
         net.give(0, Input::Drain(None, drain));
         net.secs(2);
         assert_eq!(ids(&net), want, "{drain:?}");
     }
-    // It is the same session, whose End-of-RIB came long ago (RFC 4724 2).
+    // The session is still the same: End-of-RIB is not sent again (RFC 4724 2).
     let tapped = net.nodes[0].speaker.take_tapped().unwrap();
     let ends = tapped.iter().filter(|(item, message)| {
         item.peer == PeerId(RECEIVER as u32) && message.get(18..) == Some(&[2, 0, 0, 0, 0])
@@ -78,7 +78,7 @@ fn as_many_paths_as_the_configuration_says_come_and_go_within_a_session() {
     net.secs(2);
     assert_eq!(ids(&net), [1]);
     assert_eq!(flaps(&net), before);
-    // Whether any are offered at all is said in the OPEN.
+    // Offering add-path at all is part of the OPEN.
     configure(&mut net, 0);
     net.secs(60);
     assert_eq!(flaps(&net), before + 1);

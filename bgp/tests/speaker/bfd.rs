@@ -1,4 +1,4 @@
-//! What the loss of BFD does to a session and to routes that are kept (RFC 5882 3.2 and 4.3, RFC 9384).
+//! Effect of BFD down on a session and on stale routes (RFC 5882 3.2 and 4.3, RFC 9384).
 
 use tortie_bgp::{DownCode, Input, PeerId, RestartPhase};
 
@@ -46,12 +46,12 @@ fn routes_of_a_peer_that_restarts_stay_unless_its_bfd_is_independent() {
     net.kill(0);
     net.secs(1);
     assert!(matches!(net.status(1, 0).restart, RestartPhase::Waiting(_)));
-    // RFC 5882 4.3.2: its BFD went with its control plane.
+    // RFC 5882 4.3.2: its BFD shares fate with its control plane.
     net.give(1, lost(false));
     net.secs(1);
     assert_eq!(net.nodes[1].best.len(), 2);
     assert!(matches!(net.status(1, 0).restart, RestartPhase::Waiting(_)));
-    // RFC 5882 4.3.1: nothing is forwarded there.
+    // RFC 5882 4.3.1: its forwarding has failed.
     net.give(1, lost(true));
     net.secs(1);
     assert!(net.nodes[1].best.is_empty());

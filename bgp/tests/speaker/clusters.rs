@@ -5,7 +5,7 @@ use tortie_bgp::{Input, PeerId};
 use crate::net::Net;
 use crate::support::cidr;
 
-/// Two reflectors, 0 and 1, with a client each, 2 and 3, in these clusters.
+/// Two reflectors, 0 and 1, with one client each, 2 and 3, in these clusters.
 fn reflectors(clusters: [u32; 2]) -> Net {
     let mut net = Net::new(7);
     for _ in 0..4 {
@@ -27,7 +27,7 @@ fn another_cluster_acts_at_once_both_ways() {
     let clusters = |net: &Net, at: usize, from: usize, prefix: &str| {
         net.received(at, from).get(&cidr(prefix)).map(|a| a.cluster_list().to_vec())
     };
-    // RFC 4456 8: what the other reflector of the cluster has reflected is not used.
+    // RFC 4456 8: routes reflected by the other reflector of the same cluster are not used.
     assert_eq!(
         (net.best_prefixes(0), net.best_prefixes(1)),
         (vec!["10.2.0.0/24".into()], vec!["10.3.0.0/24".into()])
@@ -45,7 +45,7 @@ fn another_cluster_acts_at_once_both_ways() {
     assert_eq!(clusters(&net, 2, 0, "10.3.0.0/24"), Some(vec![6, 5]));
     change(&mut net, Some(5));
     assert_eq!((net.best_prefixes(0).len(), net.best_prefixes(1).len()), (1, 1), "a loop again");
-    // Neither with a client that goes: the cluster goes along.
+    // The same when the client is removed, and the cluster with it.
     net.give(0, Input::RemovePeer(PeerId(2)));
     net.secs(1);
     assert_eq!(net.best_prefixes(0), ["10.3.0.0/24"]);

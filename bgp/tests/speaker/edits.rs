@@ -1,4 +1,4 @@
-//! What policy changes: on the way in, on the way out, and when it changes its mind.
+//! Edits of policy: on import, on export, and after a change of policy.
 
 use tortie_bgp::attr::{AsPath, Attributes, Edit, EditNextHop, Edits, Masked};
 use tortie_bgp::{Export, Family, Import, Input, PeerId, PeerView, Policy, RouteTable, RouteView, Unusable};
@@ -7,7 +7,7 @@ use tortie_net::Cidr;
 use crate::net::Net;
 use crate::support::{TakeAll, cidr, global, ip, policy, yes};
 
-/// The same changes to every route.
+/// Policy that applies the same edits to every route.
 #[derive(Default)]
 struct Same {
     import: Edits,
@@ -32,7 +32,7 @@ fn export(edits: impl IntoIterator<Item = Edit>) -> Input<'static> {
     Input::Policy(policy(Same { export: edits.into_iter().collect(), ..Same::default() }))
 }
 
-/// 0 in AS 64512, 1 in 64513, 2 in 64512: eBGP 0 - 1, iBGP 0 - 2.
+/// Nodes 0 in AS 64512, 1 in 64513, 2 in 64512: eBGP 0 - 1, iBGP 0 - 2.
 fn triangle() -> Net {
     let mut net = Net::new(3);
     net.node_at(ip("10.255.0.1"), global(64512, 1), policy(TakeAll));
@@ -70,7 +70,7 @@ fn import_changes_act_on_what_was_received_however_often_policy_changes() {
         let used = loc(&net, 0, "10.1.0.0/24");
         assert_eq!((used.local_pref, used.med), (Some(pref), Some(7)));
         assert_eq!(*used.communities, [community], "earlier changes are gone");
-        // They go on to iBGP; what was received is still known.
+        // The edits are passed on to iBGP; the received attributes are kept.
         let passed = loc(&net, 2, "10.1.0.0/24");
         assert_eq!(
             (passed.local_pref, passed.med, &*passed.communities),
@@ -87,7 +87,7 @@ fn import_changes_act_on_what_was_received_however_often_policy_changes() {
     assert_eq!((net.status(0, 1).flaps, net.status(0, 2).flaps), (0, 0));
 }
 
-/// Answers alike about all networks, and otherwise about single addresses.
+/// Policy with one result for all networks and another for host routes.
 struct Split {
     networks: u32,
     addresses: u32,
@@ -117,13 +117,13 @@ fn an_answer_about_all_networks_is_none_about_single_addresses() {
     let sets = net.nodes[0].speaker.totals().attribute_sets;
     net.give(0, Input::Policy(policy(Split { networks: 200, addresses: 50 })));
     net.secs(1);
-    // In one UPDATE, in this order or another.
+    // In one UPDATE, in any order.
     let prefixes = ["10.1.0.0/24", "10.1.1.1/32", "10.1.2.0/24", "10.1.3.0/25", "10.1.4.1/32", "10.1.5.0/24"];
     net.originate(1, &prefixes);
     net.secs(2);
     let preferences = |net: &Net| prefixes.map(|prefix| loc(net, 0, prefix).local_pref);
     assert_eq!(preferences(&net), [200, 50, 200, 200, 50, 200].map(Some));
-    // Made anew for what is there.
+    // Evaluated again for the present routes.
     net.give(0, Input::Policy(policy(Split { networks: 7, addresses: 8 })));
     net.secs(1);
     assert_eq!(preferences(&net), [7, 8, 7, 7, 8, 7].map(Some));
@@ -213,7 +213,7 @@ fn a_non_transitive_extended_community_leaves_the_as_only_where_policy_adds_it()
 fn the_validation_state_that_another_as_found_is_not_taken() {
     let mut net = triangle();
     net.originate(2, &["10.2.0.0/24"]);
-    // RFC 8097 2: invalid.
+    // RFC 8097 2: validation state "invalid".
     let state = [0x43, 0, 0, 0, 0, 0, 0, 2];
     for from in [1, 2] {
         net.give(from, extended([state, ONWARD]));

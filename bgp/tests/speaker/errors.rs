@@ -1,4 +1,4 @@
-//! What is kept of errors, and which OPEN follows a refused one.
+//! Recorded errors, and the OPEN that follows a rejected one.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -20,7 +20,7 @@ impl Hand {
         self.speaker.peer(PeerId(1), self.now).unwrap().last_down.unwrap().0
     }
 
-    /// Our OPEN on this connection.
+    /// Returns our OPEN on this connection.
     fn offer(&mut self, conn: ConnId) -> Open {
         let sent = self.sent(conn);
         let (kind, body) = sent.first().unwrap();
@@ -28,7 +28,7 @@ impl Hand {
         Open::decode(body).unwrap()
     }
 
-    /// The peer refuses our OPEN with this, and the next attempt is made within a second or two.
+    /// The peer rejects our OPEN with this NOTIFICATION.
     fn refuses(&mut self, conn: ConnId, refusal: &Notification) {
         let mut bytes = Vec::new();
         refusal.write(&mut bytes);
@@ -45,7 +45,7 @@ fn bytes(notification: &Notification) -> Vec<u8> {
 
 #[test]
 fn the_offending_octets_are_kept() {
-    // RFC 4271 6.1: a bad header; nothing of the connection is left, the octets are.
+    // RFC 4271 6.1: a bad header. The connection is gone, the octets are kept.
     let mut hand = Hand::new().up();
     assert_eq!(hand.last_error(), None);
     let mut junk = vec![0xff; 18];
@@ -54,7 +54,7 @@ fn the_offending_octets_are_kept() {
     let error = hand.last_error().unwrap();
     assert_eq!((error.kind, error.code), (LastErrorKind::Sent, Some((1, 2))));
     assert_eq!(*error.message, junk[..]);
-    // The second message of three: not the first, nor the third.
+    // The second message of three is recorded, not the first or third.
     let mut hand = Hand::new().up();
     let mut bad = update(2..3);
     let end = bad.len();
@@ -66,7 +66,7 @@ fn the_offending_octets_are_kept() {
     assert_eq!((error.kind, error.code), (LastErrorKind::Withdrawn, None));
     assert_eq!(*error.message, bad[..end]);
     assert!(error.text.contains("attribute 1"), "{}", error.text);
-    // It outlives the session.
+    // The error is kept after the session.
     hand.give(Input::Closed(CONN, "gone".into()));
     hand.wait(Duration::from_secs(100));
     let error = hand.last_error().unwrap();
@@ -87,7 +87,7 @@ fn what_is_kept_is_bounded() {
     assert_eq!((error.kind, &*error.data, &*error.message), (LastErrorKind::Received, &data[..512], &[][..]));
 }
 
-/// RFC 9003: read out to people whatever it contains, and safe to print.
+/// RFC 9003: any contents are shown to people, and made safe to print.
 #[test]
 fn shutdown_communications_are_read_and_made_safe() {
     let text = |code: u8, data: &[u8]| {
@@ -99,16 +99,16 @@ fn shutdown_communications_are_read_and_made_safe() {
     };
     assert!(text(2, b"\x0bmaintenance").ends_with(": maintenance"));
     assert!(text(4, b"\x04boot").ends_with(": boot"));
-    // A terminal is not to be reached.
+    // Control characters must not reach a terminal.
     let sneaky = text(2, b"\x0a\x1b[31mx\r\ny\xff");
     assert!(!sneaky.contains(|c: char| c.is_control()), "{sneaky:?}");
-    // Of a wrong length: what is there.
+    // With a wrong length, the octets present are used.
     assert!(text(2, b"\xffshort").ends_with(": short"));
-    // 255 octets, the most there can be, and none.
+    // 255 octets, the maximum, and none.
     let long = [&[255][..], &[b'a'; 255]].concat();
     assert!(text(2, &long).ends_with(&"a".repeat(255)));
     assert!(!text(2, &[0]).contains(": "));
-    // Other subcodes carry none.
+    // Other subcodes have no communication.
     assert!(!text(3, b"\x04text").contains("text"));
 }
 
@@ -134,7 +134,7 @@ fn dialled(hand: &mut Hand, conn: ConnId) {
     hand.give(Input::Dialled { peer: PeerId(1), conn, local, remote: SocketAddr::new(ip("192.0.2.9"), 179) });
 }
 
-/// A peer that we dial; the first attempt is at `ConnId(10)`.
+/// A peer that is dialled; the first attempt is `ConnId(10)`.
 fn dialling() -> Hand {
     let mut hand = Hand::new();
     hand.give(Input::Closed(CONN, "gone".into()));
@@ -162,7 +162,7 @@ fn a_refused_capability_is_left_out_at_once() {
     assert_eq!(second, Capabilities { graceful_restart: None, enhanced_refresh: false, ..first.clone() });
     hand.give(Input::Data(ConnId(11), &greeting(&open())));
     assert_eq!(hand.state(), State::Established);
-    // After a session all is offered again: the peer may have learned.
+    // After a session, all capabilities are offered again: the peer may support them now.
     hand.events.clear();
     hand.give(Input::Closed(ConnId(11), "restarted".into()));
     hand.wait(Duration::from_secs(2));
@@ -186,7 +186,7 @@ fn a_speaker_without_capabilities_gets_none() {
     assert!(!hand.speaker.peer(PeerId(1), hand.now).unwrap().session.unwrap().as4);
 }
 
-/// What a peer refused is not for good: any other refusal begins with all again.
+/// The capability fallback is not permanent: any other NOTIFICATION resets it.
 #[test]
 fn another_error_ends_what_is_left_out() {
     let mut hand = dialling();
@@ -204,7 +204,7 @@ fn another_error_ends_what_is_left_out() {
     assert_eq!(hand.offer(ConnId(13)), first);
 }
 
-/// RFC 5492 5: the refusal of a peer with which we share no family says what we miss, also where our OPEN did not.
+/// RFC 5492 5: a NOTIFICATION to a peer without a common family lists our families, even if our OPEN did not.
 #[test]
 fn the_missing_family_is_named_without_capabilities_too() {
     let mut hand = dialling();
@@ -219,7 +219,7 @@ fn the_missing_family_is_named_without_capabilities_too() {
     assert_eq!((kind, &body[..]), (MessageKind::Notification, &[2, 7, 1, 4, 0, 1, 0, 1][..]));
 }
 
-/// The peer refuses without a name until it knows the capability: IPv4 unicast never comes up in place of IPv6.
+/// The peer rejects capabilities without naming one: IPv4 unicast must not come up in place of IPv6.
 #[test]
 fn an_ipv6_peer_is_never_offered_a_session_of_ipv4() {
     let mut hand = dialling();
@@ -244,7 +244,8 @@ fn an_ipv6_peer_is_never_offered_a_session_of_ipv4() {
     assert_eq!(hand.state(), State::Established);
 }
 
-/// RFC 9234 4.1 and 4.2: a peer cannot talk us out of our role, nor out of what we ask of its own.
+/// RFC 9234 4.1 and 4.2: a rejection by the peer removes neither a required role of ours nor the requirement
+/// of its own.
 #[test]
 fn a_refusal_does_not_switch_roles_off() {
     let refused_with = |strict: bool, refusals: &[&[u8]], theirs: Option<Role>| {
@@ -273,13 +274,14 @@ fn a_refusal_does_not_switch_roles_off() {
     assert_eq!(refused_with(true, &[&[9, 1, 3]], None), (customer, Some((2, 11))));
     assert_eq!(refused_with(true, &[&[], &[], &[]], None), (customer, Some((2, 11))));
     assert_eq!(refused_with(false, &[&[]], Some(Role::Peer)), (customer, Some((2, 11))));
-    // By name, where none is required: what the peer says all the same has to fit.
+    // Rejected by code, without strict mode: a role that the peer sends nevertheless has to match.
     assert_eq!(refused_with(false, &[&[9, 1, 3]], Some(Role::Peer)), (None, Some((2, 11))));
-    // Without any capability, which is the last step where a peer need not say its role, what it says has to fit.
+    // Without any capabilities, the last step if no role is required: a role that the peer sends has to
+    // match.
     assert_eq!(refused_with(false, &[&[], &[]], Some(Role::Peer)), (None, Some((2, 11))));
 }
 
-/// What cannot be left out is an error like others: the pauses grow.
+/// A rejection that the fallback cannot resolve is treated as any other error: the retry interval grows.
 #[test]
 fn a_refusal_that_we_cannot_help_waits() {
     let mut hand = dialling();
@@ -311,7 +313,7 @@ fn a_configured_send_hold_time_counts_but_never_less_than_the_hold_time() {
             hand.wait(Duration::from_secs(5));
             hand.give(Input::Data(CONN, &keepalive));
         }
-        // It begins when the first keepalive cannot be sent, after 22 to 30 s.
+        // The timer starts when the first KEEPALIVE cannot be sent, after 22 to 30 s.
         let lasted = hand.now.duration_since(start).as_secs();
         assert!((from + 22..=to + 10).contains(&lasted), "{configured:?} {lasted}");
         assert_eq!(hand.last_down().notification, Some((8, 0)));
@@ -320,8 +322,8 @@ fn a_configured_send_hold_time_counts_but_never_less_than_the_hold_time() {
     }
 }
 
-/// RFC 4271 6.8 and RFC 6286 2.3: of two connections that which the higher identifier dialled stays, and with equal
-/// identifiers that of the higher AS.
+/// RFC 4271 6.8 and RFC 6286 2.3: of two connections, the one dialled by the higher identifier is kept; with
+/// equal identifiers, that of the higher AS.
 #[test]
 fn of_two_connections_the_right_one_stays() {
     for (id, asn, ours_stays) in

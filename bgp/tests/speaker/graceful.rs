@@ -1,4 +1,5 @@
-//! Which ends of a session are restarts (RFC 4724 4.2, RFC 8538), NOTIFICATIONs octet by octet.
+//! Ends of a session that start a graceful restart (RFC 4724 4.2, RFC 8538), with NOTIFICATIONs octet by
+//! octet.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use crate::support::{cidr, greeting, ip, peer};
 
 const SECOND: ConnId = ConnId(2);
 
-/// What the peer says of graceful restart: N, and F for IPv4.
+/// Returns the graceful restart capability of the peer: N bit, and F bit for IPv4.
 fn graceful(notification: bool, forwarding: bool) -> GracefulRestart {
     GracefulRestart {
         restarted: false,
@@ -28,7 +29,7 @@ fn greet(graceful: Option<GracefulRestart>) -> Vec<u8> {
     greeting(&open)
 }
 
-/// A session that gave two routes and End-of-RIB.
+/// A session on which the peer announced two routes and sent End-of-RIB.
 fn session(graceful: Option<GracefulRestart>) -> Hand {
     let mut hand = Hand::new();
     hand.give(Input::Data(CONN, &greet(graceful)));
@@ -43,13 +44,13 @@ fn session(graceful: Option<GracefulRestart>) -> Hand {
     hand
 }
 
-/// Routes, and how many of them are stale.
+/// Returns the number of routes, and of stale ones.
 fn counts(hand: &Hand) -> (u32, u32) {
     let family = &hand.speaker.peer(PeerId(1), hand.now).unwrap().families[0];
     (family.received, family.stale)
 }
 
-/// The body of the NOTIFICATION that went out last.
+/// Returns the body of the NOTIFICATION sent last.
 fn last_notification(hand: &mut Hand, conn: ConnId) -> Option<Vec<u8>> {
     let (kind, body) = hand.sent(conn).pop()?;
     (kind == MessageKind::Notification).then_some(body)
@@ -57,7 +58,7 @@ fn last_notification(hand: &mut Hand, conn: ConnId) -> Option<Vec<u8>> {
 
 #[test]
 fn a_received_notification_keeps_routes_where_both_have_the_n_bit_and_it_is_no_hard_reset() {
-    // Body, kept with the N bit.
+    // NOTIFICATION body; true if routes are kept with the N bit.
     let table: &[(&[u8], bool)] = &[
         (&[4, 0], true),
         (&[8, 0], true),
@@ -78,7 +79,7 @@ fn a_received_notification_keeps_routes_where_both_have_the_n_bit_and_it_is_no_h
         (&[6, 9], false),
         (&[6, 9, 6, 2, 3, b'b', b'y', b'e'], false),
         (&[6, 9, 4, 0], false),
-        // Too short to have a subcode: still a NOTIFICATION, and no Hard Reset.
+        // Too short for a subcode: still a NOTIFICATION, and no Hard Reset.
         (&[6], true),
         (&[], true),
     ];
@@ -107,7 +108,7 @@ fn the_notification_inside_a_hard_reset_is_reported() {
     assert_eq!(down.text, "received NOTIFICATION 6/9 hard reset (6/2 administrative shutdown): bye");
 }
 
-/// What ends the session from our side.
+/// Ends the session from this side.
 type Ending = fn(&mut Hand);
 
 fn change(hand: &mut Hand, edit: impl Fn(&mut PeerConfig)) {
@@ -123,7 +124,7 @@ fn bfd(hand: &mut Hand) {
 
 #[test]
 fn our_ends_are_hard_or_not_and_say_so() {
-    // What ends it, what goes out with N on both sides, what without, kept with N.
+    // Cause, body sent with N on both sides, body sent without, routes kept with N.
     type Row = (&'static str, Ending, &'static [u8], &'static [u8], bool);
     let table: &[Row] = &[
         ("hold timer", |h| h.wait(Duration::from_secs(91)), &[4, 0], &[4, 0], true),
@@ -176,7 +177,7 @@ fn our_ends_are_hard_or_not_and_say_so() {
     assert_eq!(last_notification(&mut hand, CONN), Some(vec![6, 9, 6, 3]));
 }
 
-/// The attributes claim more octets than there are.
+/// The length of the attributes exceeds the message.
 fn bad_update() -> Vec<u8> {
     let mut message = vec![0xff; 16];
     message.extend_from_slice(&[0, 23, 2, 0, 0, 0, 9]);
@@ -185,7 +186,7 @@ fn bad_update() -> Vec<u8> {
 
 #[test]
 fn a_peer_without_the_capability_is_never_helped() {
-    // None at all, and one that names no family (BIRD's default, FRR as a helper).
+    // No capability, and one without families (default of BIRD, FRR as helper).
     for said in [None, Some(GracefulRestart { families: [].into_iter().collect(), ..graceful(true, true) })] {
         let mut hand = session(said);
         hand.give(Input::Closed(CONN, "reset".into()));
@@ -207,12 +208,12 @@ fn a_second_end_before_end_of_rib_deletes_old_routes_or_keeps_them() {
         hand.accept(SECOND);
         hand.give(Input::Data(SECOND, &greet(Some(graceful(both, true)))));
         assert_eq!((hand.state(), counts(&hand)), (State::Established, (2, 2)));
-        // One of the two came again.
+        // One of the two routes was announced again.
         hand.give(Input::Data(SECOND, &update(0..1)));
         assert_eq!(counts(&hand), (2, 1));
         hand.give(Input::Closed(SECOND, "reset".into()));
         hand.rest();
-        // RFC 4724 4.2: what was stale before is deleted; RFC 8538 4.1: it is not.
+        // RFC 4724 4.2 deletes routes that were stale before; RFC 8538 4.1 keeps them.
         assert_eq!(counts(&hand), (kept, kept), "N {both}");
         hand.wait(Duration::from_secs(61));
         assert_eq!(counts(&hand), (0, 0));
@@ -258,15 +259,15 @@ fn end_of_rib_that_never_comes_is_waited_for_to_an_end() {
     assert_eq!(phase(&hand), RestartPhase::Idle);
 }
 
-/// RFC 8538 4.1: restarts that follow each other do not prolong the time for which stale routes are kept.
+/// RFC 8538 4.1: successive restarts do not extend the time for which stale routes are kept.
 #[test]
 fn a_route_that_never_comes_again_goes_although_its_sender_restarts_again_and_again() {
-    // How long it is away and back; what is left of its other route when the time is over: in a session, or away.
+    // Seconds without and with a session; routes left at the end of the time, with the session up or down.
     for (away, back, left) in [(25, 25, 1), (50, 5, 0)] {
         let mut hand = session(Some(graceful(true, true)));
         hand.give(Input::Closed(CONN, "reset".into()));
         let lost = hand.now;
-        // One restart may take 60 s until it is back, and then 120 s until End-of-RIB.
+        // One restart takes at most 60 s until the session is up, and 120 s until End-of-RIB.
         for n in 2.. {
             let conn = ConnId(n);
             hand.wait(Duration::from_secs(away));
@@ -283,7 +284,7 @@ fn a_route_that_never_comes_again_goes_although_its_sender_restarts_again_and_ag
         }
         hand.rest();
         assert_eq!(counts(&hand), (left, left), "away {away} s, back {back} s");
-        // The next restart has its whole time.
+        // The next restart has the full time.
         let last = ConnId(1000);
         hand.accept(last);
         hand.give(Input::Data(last, &greet(Some(graceful(true, true)))));
@@ -296,8 +297,8 @@ fn a_route_that_never_comes_again_goes_although_its_sender_restarts_again_and_ag
     }
 }
 
-/// Routes that were kept for a peer are its own, whatever it calls itself now: the decision goes by the new identifier (RFC
-/// 4271 9.1.2.2 f), and reflected copies have it as ORIGINATOR_ID (RFC 4456 8).
+/// Stale routes follow a changed BGP identifier of their peer: the decision process uses the new one (RFC
+/// 4271 9.1.2.2 f), and so does ORIGINATOR_ID of reflected routes (RFC 4456 8).
 #[test]
 fn another_identifier_after_a_restart_acts_on_routes_that_come_again_as_they_were() {
     const LISTENER: ConnId = ConnId(10);
@@ -340,7 +341,7 @@ fn another_identifier_after_a_restart_acts_on_routes_that_come_again_as_they_wer
     hand.give(Input::Closed(ConnId(2), "reset".into()));
     come(&mut hand, "192.0.2.9", ConnId(3), 11);
     assert_eq!(originators(&mut hand), [Some(11)]);
-    // One with a lower identifier is best, and no longer when the other has a lower one still.
+    // The lowest identifier is best, until the other peer returns with a lower one.
     come(&mut hand, "192.0.2.11", ConnId(4), 10);
     assert_eq!(originators(&mut hand), [Some(10)]);
     hand.give(Input::Closed(ConnId(3), "reset".into()));
@@ -365,8 +366,8 @@ fn a_peer_that_lost_its_forwarding_state_or_the_capability_is_flushed_when_it_is
     }
 }
 
-/// RFC 5882 4.3: with the C bit BFD speaks of forwarding, so it ends a restart; without it, it may have died with the
-/// control plane that restarts.
+/// RFC 5882 4.3: with the C bit, BFD down means that forwarding has failed and ends a restart. Without it,
+/// BFD may have failed with the restarting control plane.
 #[test]
 fn bfd_down_ends_a_restart_where_it_is_independent_of_the_control_plane() {
     for (independent, left) in [(true, 0), (false, 2)] {
@@ -378,7 +379,8 @@ fn bfd_down_ends_a_restart_where_it_is_independent_of_the_control_plane() {
     }
 }
 
-/// What says that the peer does not forward ends its restart; what says nothing of it, and what is said of a peer that is up, does not.
+/// Evidence that the peer does not forward ends its restart. Other failures do not, nor does evidence about a
+/// peer in Established.
 #[test]
 fn stale_routes_go_with_evidence_that_their_sender_does_not_forward() {
     let link_down = || Input::LinkDown { peer: PeerId(1), text: "interface eth0 is down".into() };
@@ -403,7 +405,8 @@ fn stale_routes_go_with_evidence_that_their_sender_does_not_forward() {
     }
 }
 
-/// RFC 4724 keeps the routes of a peer that restarts in use; they share no load with those of one that is up.
+/// RFC 4724 keeps the routes of a restarting peer in use; they do not share load with those of a running
+/// session.
 #[test]
 fn a_stale_path_never_equals_a_fresh_one() {
     let mut net = Net::new(3);

@@ -6,7 +6,7 @@ use tortie_bgp::{Drain, Input, PeerId, RouteTable};
 use crate::net::Net;
 use crate::support::{cidr, route};
 
-/// Node 0 in AS 64512 with these neighbours, each a peer of 0 alone.
+/// Node 0 in AS 64512 with these neighbours, each a peer of node 0 only.
 fn star(neighbours: &[u32]) -> Net {
     let mut net = Net::new(1);
     net.node(64512);
@@ -29,7 +29,7 @@ fn originate(net: &mut Net, node: usize, prefix: &str, communities: &[u32]) {
 #[test]
 fn a_route_with_the_community_has_the_lowest_preference_when_it_comes_by_ebgp() {
     let mut net = star(&[65001, 65002, 64512]);
-    // The first one has the lower address and would win.
+    // The first one has the lower address and would be best.
     originate(&mut net, 2, "10.1.0.0/24", &[]);
     originate(&mut net, 1, "10.1.0.0/24", &[]);
     assert_eq!(net.nodes[0].best[&cidr("10.1.0.0/24")].peer, PeerId(1));
@@ -38,13 +38,13 @@ fn a_route_with_the_community_has_the_lowest_preference_when_it_comes_by_ebgp() 
     let trace = net.nodes[0].speaker.explain_import(cidr("10.1.0.0/24"), PeerId(1)).unwrap();
     assert_eq!((trace.received.local_pref, trace.used.unwrap().local_pref), (None, Some(0)));
     assert!(trace.steps.iter().any(|s| s.step == "graceful-shutdown"), "{:?}", trace.steps);
-    // Inside the AS the sender has lowered it already, or means something else by it.
+    // Inside the AS, the sender has lowered LOCAL_PREF already, or uses the community in another way.
     originate(&mut net, 3, "10.2.0.0/24", &[community::GRACEFUL_SHUTDOWN]);
     let paths = net.table(0, RouteTable::Loc, tortie_bgp::Family::Ipv4Unicast);
     assert_eq!(paths[&cidr("10.2.0.0/24")][0].attributes.local_pref, Some(100));
 }
 
-/// What node `at` has from node 0.
+/// Returns the routes that node `at` received from node 0.
 fn received(net: &Net, at: usize) -> Vec<(String, Vec<u32>, Option<u32>)> {
     let of = |a: &tortie_bgp::attr::Attributes| (a.communities.to_vec(), a.local_pref);
     net.received(at, 0).into_iter().map(|(p, a)| (p.to_string(), of(&a).0, of(&a).1)).collect()
@@ -56,7 +56,7 @@ fn a_drained_peer_receives_the_community_then_nothing_and_in_the_end_all_as_befo
         let mut net = star(&[65001, 64512, 65003]);
         originate(&mut net, 3, "10.3.0.0/24", &[]);
         originate(&mut net, 0, "10.0.0.0/24", &[7]);
-        // The sender's own route does not come back to it.
+        // A route is not sent back to its sender.
         let usual: Vec<_> = (1..4).map(|n| received(&net, n)).collect();
         assert_eq!(usual.iter().map(Vec::len).collect::<Vec<_>>(), [2, 2, 1]);
         net.give(0, Input::Drain(one, Drain::Announce));
@@ -85,11 +85,11 @@ fn a_drained_peer_receives_the_community_then_nothing_and_in_the_end_all_as_befo
     }
 }
 
-/// RFC 8326 4.2: traffic that goes out leaves the drained session too, here and at others of the AS.
+/// RFC 8326 4.2: outgoing traffic leaves the drained session too, at this node and at others of the AS.
 #[test]
 fn what_a_drained_ebgp_peer_announces_is_used_last() {
     let mut net = star(&[65001, 65002, 64512, 64512]);
-    // The first one has the lower address and wins.
+    // The first one has the lower address and is best.
     let prefix = cidr("10.1.0.0/24");
     originate(&mut net, 1, "10.1.0.0/24", &[7]);
     originate(&mut net, 2, "10.1.0.0/24", &[]);
@@ -106,7 +106,8 @@ fn what_a_drained_ebgp_peer_announces_is_used_last() {
     let trace = net.nodes[0].speaker.explain_import(prefix, PeerId(1)).unwrap();
     assert_eq!((trace.received.communities.len(), trace.used.unwrap().local_pref), (1, Some(0)));
     assert!(trace.steps.iter().any(|s| s.step == "graceful-shutdown"), "{:?}", trace.steps);
-    // Where there is no other, all of the AS hear that it is about to go; so with what comes while it is drained.
+    // Without an alternative, the whole AS learns that the path goes down soon, also for routes received
+    // while drained.
     net.withdraw(2, &["10.1.0.0/24"]);
     net.secs(1);
     let shut = community::GRACEFUL_SHUTDOWN;
@@ -121,7 +122,7 @@ fn what_a_drained_ebgp_peer_announces_is_used_last() {
     net.give(0, Input::Drain(Some(PeerId(1)), Drain::Off));
     net.secs(1);
     assert_eq!((best(&net), received(&net, 3)), (PeerId(1), usual));
-    // Inside the AS it is the other end that says so.
+    // Inside the AS, the other end announces the shutdown.
     net.give(0, Input::Drain(None, Drain::Announce));
     net.secs(1);
     let paths = net.table(0, RouteTable::Loc, tortie_bgp::Family::Ipv4Unicast);

@@ -1,4 +1,4 @@
-//! Peers that cost too much: what they cause is bounded, and a peer that is well again is let in again.
+//! Expensive peers: their load is bounded, and a peer that recovers is accepted again.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -8,10 +8,10 @@ use tortie_bgp::{ConnId, Dial, Event, Input, PeerId, State};
 use crate::raw::{CONN, Hand, update};
 use crate::support::{greeting, ip, open as open_of, peer};
 
-/// Connections of another peer than that of [`CONN`] begin with this one.
+/// First connection of peers other than that of [`CONN`].
 const OTHERS: u64 = 1000;
 
-/// A second peer, which is never dialled, beside the one with a session.
+/// Adds a second, passive peer to the one with a session.
 fn with_another() -> Hand {
     let mut hand = Hand::new().up();
     let mut config = peer(ip("192.0.2.10"), 65001);
@@ -29,7 +29,7 @@ fn accept(hand: &mut Hand, conn: ConnId) {
     hand.give(Input::Accepted { conn, local, remote: remote() });
 }
 
-/// Whether the speaker said a word on this connection of the second peer.
+/// Returns true if the speaker accepts this connection of the second peer.
 fn is_let_in(hand: &mut Hand, conn: ConnId) -> bool {
     let admitted = hand.speaker.admits(remote(), hand.now);
     hand.events.clear();
@@ -43,7 +43,7 @@ fn state(hand: &Hand) -> State {
     hand.speaker.peer(PeerId(2), hand.now).unwrap().state
 }
 
-/// Plays `attempt` 500 times a second for a minute; how many were let in.
+/// Runs `attempt` 500 times per second for a minute. Returns the number of accepted connections.
 fn storm(hand: &mut Hand, mut attempt: impl FnMut(&mut Hand, ConnId)) -> usize {
     let mut let_in = 0;
     for n in 0..30_000 {
@@ -58,7 +58,7 @@ fn storm(hand: &mut Hand, mut attempt: impl FnMut(&mut Hand, ConnId)) -> usize {
     let_in
 }
 
-/// After the storm the peer is let in again, and its session comes up.
+/// After the storm the peer is accepted again, and its session comes up.
 fn recovers(hand: &mut Hand) {
     hand.wait(Duration::from_secs(6));
     let conn = ConnId(OTHERS - 1);
@@ -122,7 +122,7 @@ fn an_administrator_lets_it_in_at_once() {
     assert!(is_let_in(&mut hand, ConnId(11)));
 }
 
-/// A walk over the tables is for those who left something in them.
+/// Only a peer that leaves routes behind causes a reevaluation.
 #[test]
 fn a_session_without_a_route_ends_without_work() {
     let mut hand = with_another();
@@ -141,14 +141,14 @@ fn a_session_without_a_route_ends_without_work() {
     hand.give(Input::Closed(conn, "gone".into()));
     assert_eq!(state(&hand), State::Active);
     assert!(!works(&hand));
-    // One that leaves routes does.
+    // A peer with routes causes one.
     hand.give(Input::Closed(CONN, "gone".into()));
     assert!(works(&hand));
     hand.rest();
     assert_eq!(hand.speaker.totals().paths, [0, 0]);
 }
 
-/// Input of others does not pay for the walk: it waits for ticks.
+/// A reevaluation does not delay the input of others: it waits for ticks.
 #[test]
 fn a_walk_waits_while_messages_come_in() {
     let mut hand = with_another();

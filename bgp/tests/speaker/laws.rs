@@ -1,4 +1,4 @@
-//! Laws: whatever happened on the way, the outcome is that of a fresh start.
+//! Property: after any sequence of events, the result equals that of a fresh start.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use tortie_net::Cidr;
 use crate::net::Net;
 use crate::support::{Rng, cidr, no, policy, route, yes};
 
-/// Withholds and refuses by a number and the prefix, so that each number is another policy.
+/// Policy that withholds and rejects routes by number and prefix, so that each number is a different policy.
 struct Numbered(u64);
 
 impl Numbered {
@@ -31,10 +31,11 @@ impl Policy for Numbered {
             (0, _) => Import::Accept,
             (_, true) => Import::Reject("numbered"),
             (number, false) if self.bit(prefix, 7) => {
-                // What was received decides along, so that a decision on changed attributes would show.
+                // The edits depend on the received attributes, so that an evaluation of edited ones would
+                // show.
                 let seen = u32::try_from(received.communities.len()).unwrap();
-                // Whoever has several paths from behind it is not preferred to those who have none: it prefers what we send
-                // to its own, and the two would have more than one way to agree.
+                // A member with several paths from nodes behind it is less preferred: it prefers our routes
+                // to its own, and with equal preference there would be two stable solutions.
                 let far = from.asn > 65001;
                 let pref = Edit::LocalPref(if far { 90 } else { 100 + from.id.0 * number as u32 });
                 Import::AcceptWith(
@@ -71,14 +72,14 @@ fn routes(net: &Net, at: usize, table: RouteTable) -> Routes {
     all.flat_map(|(prefix, paths)| paths.into_iter().map(move |p| ((prefix, p.path_id), p))).collect()
 }
 
-/// What a node has from another, without what is stale.
+/// Returns the Adj-RIB-In of a node from another one.
 fn view(net: &Net, at: usize, from: usize) -> BTreeMap<(Cidr, Option<u32>), Arc<Attributes>> {
     let routes = routes(net, at, RouteTable::AdjIn(PeerId(from as u32)));
     routes.into_iter().map(|(key, path)| (key, path.attributes)).collect()
 }
 
-/// Nodes that the last member has behind it, in an AS each. They originate what others originate too, so that this member
-/// has several paths to send.
+/// Nodes behind the last member, in an AS each. They originate the same prefixes as others, so that this
+/// member has several paths to send.
 const LEAVES: usize = 3;
 
 fn asn(members: usize, n: usize) -> u32 {
@@ -89,7 +90,7 @@ fn asn(members: usize, n: usize) -> u32 {
     }
 }
 
-/// Who has a session with whom.
+/// Returns the nodes with a session to node `n`.
 fn neighbours(members: usize, n: usize) -> Vec<usize> {
     match n {
         0 => (1..=members).collect(),
@@ -99,8 +100,9 @@ fn neighbours(members: usize, n: usize) -> Vec<usize> {
     }
 }
 
-/// Configures `n` as a peer at `at`. The middle sends two paths to member 1, three to member 4 and to the last one (of
-/// another class: one or six), takes several of the last one, and offers to send to member 2, which does not take them.
+/// Configures `n` as a peer of `at`. Node 0 sends two paths to member 1, three to member 4 and to the last
+/// one (in another class: one or six), accepts several of the last one, and offers to send several to member
+/// 2, which does not accept them.
 fn half(net: &mut Net, members: usize, at: usize, n: usize, class: u64) {
     net.half(at, n, &|_: usize, c: &mut tortie_bgp::PeerConfig| {
         c.asn = asn(members, n);
@@ -118,7 +120,7 @@ fn half(net: &mut Net, members: usize, at: usize, n: usize, class: u64) {
     });
 }
 
-/// One of them for most prefixes, another one for some.
+/// One numbered policy for most prefixes, others for some.
 #[derive(Clone, Default)]
 struct Mixed {
     rest: u64,
@@ -141,18 +143,19 @@ impl Policy for Mixed {
     }
 }
 
-/// All sessions of a node, at this end.
+/// Configures all peers of a node.
 fn halves(net: &mut Net, members: usize, at: usize) {
     for n in neighbours(members, at) {
         half(net, members, at, n, at as u64);
     }
 }
 
-/// A reflector or transit router in the middle (0), members around it, random life, then rest.
+/// A reflector or transit router (0) with members around it: random events, then a quiet period.
 fn life(seed: u64, members: usize, prefixes: usize, steps: usize) -> Net {
     let mut net = Net::new(seed);
     let mut rng = Rng(seed ^ 0xabcd);
-    // Members 1 and 2 are clients, 3 an iBGP peer, the rest eBGP of one AS, the last one of another.
+    // Members 1 and 2 are clients, 3 is an iBGP peer, the others are eBGP in one AS, the last one in another
+    // AS.
     let nodes = 1 + members + LEAVES;
     for n in 0..nodes {
         net.node(asn(members, n));
@@ -234,7 +237,7 @@ fn life(seed: u64, members: usize, prefixes: usize, steps: usize) -> Net {
                 net.run(std::time::Duration::from_millis(time));
             }
         }
-        // A few moves, so that inputs meet what is under way.
+        // A few steps, so that inputs meet work in progress.
         net.some(rng.below(30));
     }
     if let Some(n) = down {
@@ -261,13 +264,13 @@ fn check(net: &mut Net, members: usize) {
     }
     let held: Vec<_> = (1..=members).map(|n| view(net, n, 0)).collect();
     for (n, have) in (1..).zip(&held) {
-        // What the middle says it sends is what they have.
+        // The Adj-RIB-Out of node 0 equals the Adj-RIB-In of the members.
         let out = routes(net, 0, RouteTable::AdjOut(PeerId(n as u32)));
         assert_eq!(have.keys().collect::<Vec<_>>(), out.keys().collect::<Vec<_>>(), "member {n}");
         let status = net.status(0, n);
         assert_eq!(status.families[0].advertised as usize, out.len(), "member {n}");
         assert!(status.families[0].end_of_rib_sent && net.status(n, 0).families[0].end_of_rib_received);
-        // Nothing is sent twice.
+        // No route is sent twice.
         let many = n == 1 || n == 4 || n == members;
         let mut sent: Vec<_> = out
             .iter()
@@ -278,14 +281,14 @@ fn check(net: &mut Net, members: usize) {
         sent.dedup();
         assert_eq!(sent.len(), total, "member {n}");
         assert!(out.keys().all(|(_, id)| id.is_some() == many), "member {n}");
-        // The explanation agrees with what was done.
+        // The explanation agrees with the announcement.
         for p in 0..40 {
             let trace = net.nodes[0].speaker.explain_export(prefix(p), PeerId(n as u32));
             let first = have.range((prefix(p), None)..).next().filter(|((has, _), _)| *has == prefix(p));
             assert_eq!(trace.announced.is_some(), first.is_some(), "member {n} {p} {trace:?}");
             if let (Some(attributes), Some((_, got))) = (trace.announced, first) {
                 let mut got = (**got).clone();
-                // Sent to iBGP only; a next hop has no link-local address here.
+                // Sent on iBGP only; next hops have no link-local address here.
                 got.local_pref = attributes.local_pref;
                 assert_eq!(*attributes, got, "member {n} {p}");
             }
@@ -298,11 +301,11 @@ fn check(net: &mut Net, members: usize) {
         let f = status.families[0];
         let counted = (f.received as usize, f.filtered as usize, f.best as usize, f.stale);
         assert_eq!(counted, (inn.len(), filtered, best, 0), "member {n}");
-        // And with what the member sends.
+        // And with the Adj-RIB-Out of the member.
         let theirs = routes(net, n, RouteTable::AdjOut(PeerId(0)));
         assert_eq!(inn.keys().collect::<Vec<_>>(), theirs.keys().collect::<Vec<_>>(), "member {n}");
     }
-    // A best path in the table is what take_best gave.
+    // The best paths of the table are those that take_best reported.
     let loc = net.table(0, RouteTable::Loc, Family::Ipv4Unicast);
     for (prefix, paths) in &loc {
         let learned = paths[0].best && matches!(paths[0].source, tortie_bgp::PathSource::Peer { .. });
@@ -314,7 +317,7 @@ fn check(net: &mut Net, members: usize) {
         }
     }
     assert!(net.nodes[0].best.keys().all(|p| loc.contains_key(p)));
-    // A session that starts afresh brings the same.
+    // A new session results in the same routes.
     for n in 1..=members {
         net.give(n, Input::Reset(PeerId(0), Reset::Hard(String::new())));
     }
@@ -336,7 +339,7 @@ fn thousands_of_lives_end_like_a_fresh_start() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(50))]
 
-    /// When all routes are withdrawn nothing is left: no prefix, no attribute set, no tracked next hop.
+    /// When all routes are withdrawn, no prefix, attribute set or tracked next hop is left.
     #[test]
     fn nothing_is_left_behind(seed in any::<u64>()) {
         let mut net = life(seed, 5, 40, 30);

@@ -1,4 +1,4 @@
-//! Limits of prefixes, in and out (RFC 4486 4).
+//! Prefix limits, received and sent (RFC 4486 4).
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::net::Net;
 use crate::raw::{CONN, Hand, open, update};
 use crate::support::{ip, peer};
 
-/// Node 1 takes at most this from node 0.
+/// Node 1 has this limit for node 0.
 fn limited(limit: PrefixLimit) -> Net {
     let mut net = Net::new(1);
     let (a, b) = (net.node(64512), net.node(64512));
@@ -50,7 +50,7 @@ fn the_session_ends_with_family_and_limit_and_rests_as_long_as_configured() {
     assert_eq!((sent.kind, sent.code), (LastErrorKind::Sent, Some((6, 1))));
     assert_eq!(*sent.data, [0, 1, 1, 0, 0, 0, 2]);
     let received = net.status(0, 1).last_error.unwrap();
-    // In a Hard Reset, because both ends have graceful restart with NOTIFICATIONs (RFC 8538).
+    // Enclosed in a Hard Reset, because both ends set the N bit (RFC 8538).
     let whole: Box<[u8]> = [&[6, 1], &*sent.data].concat().into();
     assert_eq!((received.kind, received.code, received.data), (LastErrorKind::Received, Some((6, 9)), whole));
     net.withdraw(0, &["10.0.2.0/24"]);
@@ -93,13 +93,13 @@ fn a_lowered_limit_acts_at_once() {
     assert_eq!(net.ended_with(0), [(6, 1)]);
 }
 
-/// Who is told that its prefixes are too many does not hammer: it is not dialled for a minute, but let in.
+/// A peer that rejected the number of our prefixes is not dialled for a minute, but accepted.
 #[test]
 fn a_peer_that_has_enough_is_left_alone() {
     let mut limit = PrefixLimit::new(2);
     limit.restart = Duration::ZERO;
     let mut net = limited(limit);
-    // Node 1 never dials itself.
+    // Node 1 never dials.
     net.half(1, 0, &|_, c| {
         c.max_prefixes = Some(limit);
         c.dial = tortie_bgp::Dial::Passive;
@@ -122,7 +122,7 @@ fn more_than_may_be_sent_ends_the_session_before_it_is_sent() {
     give(&mut net, 0, 3);
     net.originate(1, &["192.0.2.0/24", "198.51.100.0/24"]);
     net.secs(3);
-    // What came from the peer does not count.
+    // Routes of the peer itself do not count.
     assert!(net.is_up(a, b));
     assert_eq!(net.best_prefixes(1).len(), 3);
     give(&mut net, 0, 4);
@@ -135,7 +135,7 @@ fn more_than_may_be_sent_ends_the_session_before_it_is_sent() {
     assert_eq!(net.best_prefixes(1).len(), 3);
 }
 
-/// What a refresh has made stale is there until its end: it counts, and what came again counts once.
+/// Routes that a refresh made stale count until EoRR, and refreshed ones count once.
 #[test]
 fn a_refresh_makes_no_room_for_more() {
     for (again, within) in [(0..2, true), (2..4, false)] {

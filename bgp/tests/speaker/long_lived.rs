@@ -16,7 +16,7 @@ use crate::support::{announce, attributes, cidr, greeting, ip, open, peer, polic
 const SECOND: ConnId = ConnId(2);
 const GIVEN: [u32; 2] = [0x0a00_0000, 0x0a00_0100];
 
-/// An OPEN with restart time and long-lived stale time, F set in both.
+/// Returns an OPEN with restart time and long-lived stale time, F bit set in both capabilities.
 fn says(restart: u16, long_lived: Option<u32>) -> Open {
     let mut open = open(65001, 9);
     open.capabilities.graceful_restart = Some(GracefulRestart {
@@ -39,7 +39,8 @@ fn given(communities: &[u32], prefixes: &[u32]) -> Vec<u8> {
     out
 }
 
-/// A session whose end we answer with `cap`; the first prefix comes plain, the second with NO_LLGR.
+/// A session with a peer that is configured with the limit `cap`. The first prefix is plain, the second has
+/// NO_LLGR.
 fn rig(cap: Option<u64>, open: &Open) -> Hand {
     let mut hand = Hand::new();
     let mut config = peer(ip("192.0.2.9"), 65001);
@@ -68,7 +69,7 @@ fn path(hand: &Hand, prefix: &str) -> Option<PathInfo> {
     hand.speaker.routes(&query, None, 1).first()?.paths.first().cloned()
 }
 
-/// What is left: the plain route (with LLGR_STALE?), the one with NO_LLGR.
+/// Returns the remaining routes: the plain one (true with LLGR_STALE), and the one with NO_LLGR.
 fn left(hand: &Hand) -> (Option<bool>, bool) {
     let plain = path(hand, "10.0.0.0/24").map(|p| p.attributes.has_community(community::LLGR_STALE));
     (plain, path(hand, "10.0.1.0/24").is_some())
@@ -91,10 +92,10 @@ fn our_open_offers_it_where_it_is_configured() {
     assert_eq!(open.capabilities.long_lived, None);
 }
 
-/// RFC 9494 4.2: restart time, then long-lived stale time, one after the other.
+/// RFC 9494 4.2: the long-lived stale time follows the restart time.
 #[test]
 fn routes_are_kept_for_the_sum_of_both_times_and_as_the_last_choice_in_the_second() {
-    // Restart time, long-lived stale time, our cap, seconds of each.
+    // Restart time, long-lived stale time, local limit, and resulting seconds of each.
     for (restart, long_lived, cap, first, second) in [
         (60, Some(100), Some(1000), 60, 100),
         (60, Some(100), Some(30), 60, 30),
@@ -150,7 +151,7 @@ fn a_peer_that_is_back_refreshes_its_routes_until_end_of_rib_or_the_end_of_the_t
         hand.give(Input::Data(SECOND, &greeting(&says(10, Some(100)))));
         hand.give(Input::Data(SECOND, &given(&[], &GIVEN[..1])));
         hand.rest();
-        // What came again is as good as new.
+        // A route that is announced again is not stale any more.
         assert_eq!(left(&hand), (Some(false), true));
         assert!(path(&hand, "10.0.1.0/24").unwrap().attributes.has_community(community::LLGR_STALE));
         if ended {
@@ -186,7 +187,7 @@ fn a_peer_that_is_back_without_its_forwarding_state_is_flushed() {
     }
 }
 
-/// RFC 9494 4.2: the timer runs on until End-of-RIB, however often the peer comes and goes.
+/// RFC 9494 4.2: the timer continues until End-of-RIB, however often the session is lost.
 #[test]
 fn a_peer_that_comes_and_goes_gains_no_time() {
     let mut hand = rig(Some(100), &says(10, Some(100)));
@@ -200,12 +201,13 @@ fn a_peer_that_comes_and_goes_gains_no_time() {
         hand.give(Input::Closed(ConnId(n), "reset".into()));
         hand.rest();
     }
-    // 104 s are over; 110 are allowed.
+    // 104 s have passed of at most 110 s.
     hand.wait(Duration::from_secs(7));
     assert_eq!(left(&hand), (None, false));
 }
 
-/// RFC 9494 4.2: a session that ends before End-of-RIB when the long-lived stale time is over leaves nothing.
+/// RFC 9494 4.2: a session that ends before End-of-RIB, after the long-lived stale time has expired, leaves
+/// no routes.
 #[test]
 fn a_time_that_ended_is_not_given_again() {
     for (late, synchronised) in [(true, false), (false, false), (true, true)] {
@@ -228,7 +230,7 @@ fn a_time_that_ended_is_not_given_again() {
     }
 }
 
-/// A hard end takes the time along that the routes before it had left.
+/// A hard end discards the remaining time of earlier routes.
 #[test]
 fn what_comes_after_a_hard_end_has_the_whole_time() {
     let mut hand = rig(Some(100), &says(10, Some(100)));
@@ -246,14 +248,14 @@ fn what_comes_after_a_hard_end_has_the_whole_time() {
     hand.give(Input::Data(third, &given(&[], &GIVEN[..1])));
     hand.rest();
     hand.give(Input::Closed(third, "reset".into()));
-    // 10 s of restart time and 100 s of long-lived stale time, whatever was left of the first.
+    // 10 s of restart time and 100 s of long-lived stale time, independent of the first session.
     hand.wait(Duration::from_secs(100));
     assert_eq!(left(&hand).0, Some(true));
     hand.wait(Duration::from_secs(15));
     assert_eq!(left(&hand).0, None);
 }
 
-/// RFC 9494 4.2: who may not become long-lived stale is also up to our own policy.
+/// RFC 9494 4.2: local policy may add NO_LLGR.
 #[test]
 fn policy_that_adds_no_llgr_is_heeded() {
     struct NoLlgr;
@@ -291,8 +293,8 @@ fn policy_that_changes_meanwhile_leaves_the_mark() {
     assert!(steps.iter().any(|s| s.step == "long-lived" && s.pass), "{steps:?}");
 }
 
-/// Node 0 hears the same prefix from 1 (shorter path, in the end away) and 2, and tells 3, 4 (eBGP, with and without the
-/// capability) and 5 (iBGP, without).
+/// Node 0 receives the same prefix from 1 (shorter path, later lost) and 2, and announces it to 3 and 4
+/// (eBGP, with and without the capability) and 5 (iBGP, without).
 fn network(alternative: bool) -> Net {
     let mut net = Net::new(1);
     for asn in [64512, 65001, 65002, 65003, 65004, 64512] {
@@ -351,7 +353,7 @@ fn only_capable_peers_are_sent_stale_routes_and_others_of_the_as_with_no_export(
 #[test]
 fn any_other_path_is_better_than_a_long_lived_stale_one() {
     let mut net = network(true);
-    // The peer that will go is the better one in every other respect.
+    // The peer that will be lost is preferred in every other respect.
     let better = net.nodes[0].best[&cidr("10.1.0.0/24")].peer;
     assert_eq!(better, PeerId(1));
     net.kill(1);

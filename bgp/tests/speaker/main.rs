@@ -1,4 +1,4 @@
-//! Speakers that talk to each other over byte queues on a virtual clock.
+//! Tests of speakers connected by byte queues on a virtual clock.
 
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, missing_docs)]
 #![allow(dead_code)]

@@ -1,4 +1,4 @@
-//! Which paths share the load of a prefix.
+//! Paths that share the load of a prefix (ECMP).
 
 use std::net::IpAddr;
 
@@ -10,7 +10,7 @@ use crate::support::{Rng, cidr, global, ip};
 const NEIGHBOURS: [u32; 5] = [65001, 65001, 65002, 65001, 65003];
 const PREFIX: &str = "10.1.0.0/24";
 
-/// Node 0 with one neighbour after the other, their identifiers rising, in these ASes.
+/// Node 0 with neighbours in these ASes, with increasing identifiers.
 fn star() -> Net {
     let mut net = Net::new(1);
     net.node(64512);
@@ -57,7 +57,7 @@ fn as_many_as_configured_share_the_load_and_those_with_equal_paths_where_it_is_n
         set(&mut net, Multipath { max, relax });
         net.secs(1);
         assert_eq!(hops(&net), wanted, "{max:?} {relax}");
-        // No session is ended for it.
+        // The change resets no session.
         assert!((1..=NEIGHBOURS.len()).all(|n| net.is_up(0, n) && net.status(0, n).flaps == 0));
     }
     net.withdraw(1, &[PREFIX]);
@@ -65,7 +65,7 @@ fn as_many_as_configured_share_the_load_and_those_with_equal_paths_where_it_is_n
     assert_eq!(hops(&net), [two, four]);
 }
 
-/// Whatever comes and goes in whatever order.
+/// For any order of announcements and withdrawals.
 #[test]
 fn the_width_depends_on_nothing_but_the_paths_that_are_there() {
     let mut net = star();

@@ -1,4 +1,5 @@
-//! Speakers joined by byte queues on a virtual clock. The order in which bytes move is drawn from a seed.
+//! Speakers connected by byte queues on a virtual clock. The order in which octets move is derived from a
+//! seed.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -17,14 +18,14 @@ use crate::support::{Rng, TakeAll, cidr, global, peer, policy, route};
 /// One end of a TCP connection.
 #[derive(Default)]
 struct End {
-    /// The other end.
+    /// Node and connection of the other end.
     other: Option<(usize, ConnId)>,
-    /// On their way to this end.
+    /// Octets in transit to this end.
     incoming: VecDeque<u8>,
-    /// The other end was closed after these.
+    /// The other end closed after these octets.
     finished: bool,
     wants: bool,
-    /// This end was told to close.
+    /// This end is closing.
     closing: bool,
 }
 
@@ -39,9 +40,9 @@ pub(crate) struct Node {
     pub(crate) metrics: BTreeMap<IpAddr, u32>,
     pub(crate) tracked: BTreeSet<IpAddr>,
     pub(crate) restart_done: bool,
-    /// Reads and writes nothing.
+    /// The process is suspended: it neither reads nor writes.
     pub(crate) stuck: bool,
-    /// Octets that its connections take in one step.
+    /// Maximum octets that its connections write per step.
     pub(crate) room: usize,
 }
 
@@ -52,7 +53,7 @@ pub(crate) struct Net {
     ends: BTreeMap<(usize, ConnId), End>,
     next_conn: u64,
     pub(crate) rng: Rng,
-    /// Calls of `handle` so far.
+    /// Number of calls of `handle`.
     pub(crate) calls: u64,
 }
 
@@ -70,7 +71,7 @@ impl Net {
         }
     }
 
-    /// Adds a node with address 10.255.0.N (N from 1) and that as router id.
+    /// Adds a node with address and router id 10.255.0.N (N from 1).
     pub(crate) fn node(&mut self, asn: u32) -> usize {
         let n = u32::try_from(self.nodes.len()).unwrap() + 1;
         let id = 0x0aff_0000 + n;
@@ -112,7 +113,7 @@ impl Net {
         self.half(b, a, &edit);
     }
 
-    /// Configures `b` as a peer at `a`.
+    /// Configures `b` as a peer of `a`.
     pub(crate) fn half(&mut self, a: usize, b: usize, edit: &impl Fn(usize, &mut PeerConfig)) {
         let mut config = peer(self.address(b), 64512);
         edit(a, &mut config);
@@ -198,7 +199,7 @@ impl Net {
         NextHopState::Reachable { metric: node.metrics.get(&address).copied().unwrap_or(0), on_link: true }
     }
 
-    /// Tells a node again what is known of a next hop.
+    /// Reports the state of a next hop to a node again.
     pub(crate) fn next_hop_changed(&mut self, node: usize, address: IpAddr) {
         if self.nodes[node].tracked.contains(&address) {
             let state = self.resolve(node, address);
@@ -221,7 +222,7 @@ impl Net {
         }
     }
 
-    /// One random thing that can happen now; `false`: nothing can.
+    /// Performs one random possible event. Returns false if there is none.
     fn step(&mut self) -> bool {
         let due: Vec<usize> = (0..self.nodes.len())
             .filter(|n| {
@@ -293,7 +294,7 @@ impl Net {
         }
     }
 
-    /// A few of the things that can happen now.
+    /// Performs at most `steps` possible events.
     pub(crate) fn some(&mut self, steps: usize) {
         for _ in 0..steps {
             if !self.step() {
@@ -302,7 +303,7 @@ impl Net {
         }
     }
 
-    /// Lets time pass, with all that happens in it.
+    /// Advances the clock, with all events in between.
     pub(crate) fn run(&mut self, time: Duration) {
         let until = self.now + time;
         loop {
@@ -326,7 +327,7 @@ impl Net {
         self.run(Duration::from_secs(secs));
     }
 
-    /// Breaks all connections of a node, as a crash does.
+    /// Breaks all connections of a node, as in a crash.
     pub(crate) fn cut(&mut self, node: usize) {
         let mine: Vec<(usize, ConnId)> = self.ends.keys().filter(|(n, _)| *n == node).copied().collect();
         for key in mine {
@@ -343,13 +344,13 @@ impl Net {
         }
     }
 
-    /// The node's process dies; its address answers no more.
+    /// Kills the process of a node; its address does not answer any more.
     pub(crate) fn kill(&mut self, node: usize) {
         self.nodes[node].up = false;
         self.cut(node);
     }
 
-    /// The node is gone and nobody is told: its connections hang.
+    /// Removes a node without notice: its connections hang.
     pub(crate) fn vanish(&mut self, node: usize) {
         self.nodes[node].up = false;
         self.ends.retain(|(n, _), _| *n != node);
@@ -360,7 +361,7 @@ impl Net {
         }
     }
 
-    /// The node is started anew with this configuration; peers and routes have to be given again.
+    /// Restarts a node with this configuration; peers and routes have to be passed in again.
     pub(crate) fn start(&mut self, node: usize, global: GlobalConfig, policy: PolicyHandle) {
         let place = &mut self.nodes[node];
         place.speaker = Speaker::new(global, policy, self.now);
@@ -379,7 +380,7 @@ impl Net {
         self.nodes[node].speaker.peer(PeerId(peer as u32), self.now).unwrap()
     }
 
-    /// Whether a node's session with the first one is up.
+    /// Returns true if the session of a node with node 0 is up.
     pub(crate) fn is_established(&self, node: usize) -> bool {
         self.state(node, 0) == State::Established
     }
@@ -388,7 +389,7 @@ impl Net {
         self.state(a, b) == State::Established && self.state(b, a) == State::Established
     }
 
-    /// The NOTIFICATIONs with which sessions of a node ended.
+    /// Returns the NOTIFICATIONs with which sessions of a node ended.
     pub(crate) fn ended_with(&self, node: usize) -> Vec<(u8, u8)> {
         let down = |e: &Event| match e {
             Event::State { from: State::Established, down: Some(down), .. } => down.notification,
@@ -414,7 +415,7 @@ impl Net {
         }
     }
 
-    /// What `from` has from `node` in its Adj-RIB-In, prefix and attributes.
+    /// Returns the Adj-RIB-In of `at` from the peer `from`: prefix and attributes.
     pub(crate) fn received(&self, at: usize, from: usize) -> BTreeMap<Cidr, Arc<Attributes>> {
         Family::ALL
             .into_iter()

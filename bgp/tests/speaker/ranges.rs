@@ -1,4 +1,4 @@
-//! Peers that nobody configured: ranges of addresses from which sessions are taken.
+//! Dynamic peers: ranges of addresses whose connections are accepted.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -25,7 +25,7 @@ fn set(net: &mut Net, node: usize, id: u32, config: RangeConfig) {
     net.give(node, Input::Range(RangeId(id), Box::new(config)));
 }
 
-/// Node 0 takes sessions of this range; the others, each in an AS of its own, have it as their peer.
+/// Node 0 accepts connections from this range; the others, in an AS each, have it as their peer.
 fn hub(seed: u64, config: RangeConfig, others: usize) -> Net {
     let mut net = Net::new(seed);
     net.node(64512);
@@ -119,21 +119,21 @@ fn a_peer_that_restarts_stays_until_its_time_is_over() {
 fn configured_peers_and_longer_prefixes_come_first() {
     let mut net = hub(3, range("10.0.0.0/8", ANY_EXTERNAL), 3);
     assert_eq!(names(&net).len(), 3);
-    // A longer prefix takes what is inside of it.
+    // A longer prefix takes over the addresses inside it.
     let mut inner = range("10.255.0.2/31", ANY_EXTERNAL);
     inner.peer.name = "inner-".into();
     set(&mut net, 0, 2, inner);
     net.secs(20);
     assert_eq!(names(&net), ["inner-10.255.0.2", "inner-10.255.0.3", "range-10.255.0.4"]);
     assert_eq!((net.ended_with(1), net.ended_with(3)), (vec![(6, 3)], vec![]));
-    // A configured peer takes its address.
+    // A configured peer takes over its address.
     let mut configured = peer(ip("10.255.0.4"), 65003);
     configured.dial = Dial::Passive;
     net.give(0, Input::Peer(PeerId(7), Box::new(configured)));
     net.secs(20);
     assert_eq!(names(&net), ["inner-10.255.0.2", "inner-10.255.0.3", "peer-10.255.0.4"]);
     assert_eq!((net.ended_with(3), net.state(0, 7)), (vec![(6, 3)], State::Established));
-    // And gives it back.
+    // And releases it.
     net.give(0, Input::RemovePeer(PeerId(7)));
     net.secs(20);
     assert_eq!(names(&net), ["inner-10.255.0.2", "inner-10.255.0.3", "range-10.255.0.4"]);
@@ -206,7 +206,8 @@ fn a_flood_of_prefixes_keeps_its_sender_out() {
     assert!(net.is_established(1));
 }
 
-/// It was forgotten, but forwarding went on: the peer, who has kept our routes, must not flush them (RFC 4724 4.2).
+/// The dynamic peer was removed, but forwarding was not interrupted: the peer, which kept our routes, must
+/// not flush them (RFC 4724 4.2).
 #[test]
 fn a_returning_peer_receives_the_forwarding_state_bit() {
     let open = |graceful: Option<tortie_bgp::wire::GracefulRestart>| {
@@ -214,7 +215,7 @@ fn a_returning_peer_receives_the_forwarding_state_bit() {
         open.capabilities.graceful_restart = graceful;
         open
     };
-    // Named no family: nothing of it is kept. None: it keeps nothing of ours.
+    // Capability without families: none of its routes is kept. No capability: it keeps none of ours.
     for graceful in [Some(Default::default()), None] {
         for restarting in [None, Some(vec![])] {
             let mut hand = Hand::new();
@@ -226,7 +227,7 @@ fn a_returning_peer_receives_the_forwarding_state_bit() {
             let mut config = range("192.0.2.0/24", ANY_EXTERNAL);
             config.max_peers = 3;
             hand.give(Input::Range(RANGE, Box::new(config)));
-            // R and F of our OPEN.
+            // R bit and F bit of our OPEN.
             let says = |hand: &mut Hand, conn: u64, up: bool| {
                 let conn = ConnId(conn);
                 hand.accept(conn);
@@ -245,14 +246,14 @@ fn a_returning_peer_receives_the_forwarding_state_bit() {
             let first = (restarting.is_some(), false);
             assert_eq!(says(&mut hand, 2, false), first, "nobody there was told anything");
             assert_eq!(says(&mut hand, 3, true), first);
-            // Also after attempts that came to nothing.
+            // The same after failed attempts.
             assert_eq!(says(&mut hand, 4, false), (false, true));
             assert_eq!(says(&mut hand, 5, true), (false, true));
         }
     }
 }
 
-/// An address that connects again and again leaves nothing behind, session or not.
+/// An address that connects again and again leaves nothing behind, with or without a session.
 #[test]
 fn those_that_come_and_go_leave_nothing() {
     let mut hand = Hand::new();
@@ -305,7 +306,8 @@ fn who_says_nothing_soon_makes_room() {
     assert_eq!((status.peers, status.refused), (1, 1));
 }
 
-/// After our own restart nobody knows who will come: what the kernel kept is not swept before they had their time.
+/// After our restart, dynamic peers are not known in advance: stale kernel routes are not swept before these
+/// had time to connect.
 #[test]
 fn the_end_of_our_restart_waits_for_those_that_may_come() {
     let mut net = Net::new(9);

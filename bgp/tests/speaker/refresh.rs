@@ -1,4 +1,4 @@
-//! Routes again: route refresh (RFC 2918) and its beginning and end (RFC 7313).
+//! Route refresh (RFC 2918) and its beginning and end markers (RFC 7313).
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ impl Hand {
         self.rest();
     }
 
-    /// What we have of the peer: third octets of 10.0.N.0/24, and how many of them are stale.
+    /// Returns the third octets of the routes 10.0.N.0/24 from the peer, and the number of stale ones.
     fn has(&self) -> (Vec<u8>, u32) {
         let query = RouteQuery { table: RouteTable::AdjIn(PeerId(1)), matching: RouteMatch::All(V4) };
         let routes = self.speaker.routes(&query, None, 100);
@@ -47,7 +47,7 @@ impl Hand {
         (routes.into_iter().map(|r| octet(r.prefix)).collect(), stale)
     }
 
-    /// What was sent: `U` routes, `E` End-of-RIB, `B` and `e` beginning and end of a refresh.
+    /// Returns the messages sent: `U` routes, `E` End-of-RIB, `B` BoRR, `e` EoRR.
     fn sent_kinds(&mut self) -> String {
         let read = |(kind, body): (MessageKind, Vec<u8>)| match kind {
             MessageKind::Update => {
@@ -91,7 +91,7 @@ fn a_second_beginning_starts_over() {
     hand.says(&update(2..4));
     hand.says(&refresh(RefreshKind::End));
     assert_eq!(hand.has(), (vec![2, 3], 0));
-    // Of any number of beginnings without an end.
+    // Any number of BoRRs without EoRR.
     for _ in 0..600 {
         hand.says(&refresh(RefreshKind::Begin));
     }
@@ -103,18 +103,18 @@ fn a_second_beginning_starts_over() {
 
 #[test]
 fn demarcations_out_of_place_say_nothing() {
-    // Not negotiated: a beginning marks nothing.
+    // Not negotiated: BoRR marks nothing.
     let mut hand = Hand::new().up();
     hand.says(&update(1..3));
     hand.says(&refresh(RefreshKind::Begin));
     hand.says(&refresh(RefreshKind::End));
     assert_eq!(hand.has(), (vec![1, 2], 0));
-    // An end without a beginning.
+    // EoRR without BoRR.
     let mut hand = Hand::new().up_with(&enhanced());
     hand.says(&update(1..3));
     hand.says(&refresh(RefreshKind::End));
     assert_eq!(hand.has(), (vec![1, 2], 0));
-    // Another family than the session carries.
+    // A family that the session does not carry.
     let mut foreign = Vec::new();
     for kind in [RefreshKind::Begin, RefreshKind::End, RefreshKind::Request] {
         RouteRefresh { family: Family::Ipv6Unicast, kind }.write(&mut foreign);
@@ -133,7 +133,7 @@ fn demarcations_out_of_place_say_nothing() {
     hand.says(&end_of_rib());
     hand.says(&refresh(RefreshKind::Begin));
     assert_eq!(hand.has(), (vec![1, 2], 2));
-    // End-of-RIB is no end of a refresh.
+    // End-of-RIB does not end a refresh.
     hand.says(&end_of_rib());
     assert_eq!(hand.has(), (vec![1, 2], 2));
     hand.says(&refresh(RefreshKind::End));
@@ -184,14 +184,14 @@ fn an_answer_has_its_beginning_and_its_end_where_both_can() {
         assert_eq!(hand.sent_kinds(), "UE");
         hand.says(&refresh(RefreshKind::Request));
         assert_eq!(hand.sent_kinds(), answer);
-        // Two in one go are one.
+        // Two requests at once are answered once.
         hand.says(&[refresh(RefreshKind::Request), refresh(RefreshKind::Request)].concat());
         assert_eq!(hand.sent_kinds(), answer);
         assert_eq!(hand.sent_kinds(), "");
     }
 }
 
-/// RFC 7313 4: no beginning before End-of-RIB.
+/// RFC 7313 4: no BoRR before End-of-RIB.
 #[test]
 fn a_request_before_end_of_rib_is_answered_after_it() {
     let mut hand = Hand::new();
@@ -209,7 +209,7 @@ fn an_empty_table_is_refreshed_too() {
     assert_eq!(hand.sent_kinds(), "Be");
 }
 
-/// RFC 7313 5: a demarcation of a wrong length comes back whole.
+/// RFC 7313 5: a BoRR or EoRR of wrong length is returned whole.
 #[test]
 fn a_demarcation_of_a_wrong_length_ends_the_session() {
     let mut hand = Hand::new().up_with(&enhanced());
@@ -219,7 +219,7 @@ fn a_demarcation_of_a_wrong_length_ends_the_session() {
     assert_eq!(hand.refused_with(&long), (vec![7, 1], long));
 }
 
-/// A peer that asks again and again and reads nothing gets one answer.
+/// A peer that repeats its request without reading receives one answer.
 #[test]
 fn any_number_of_requests_without_an_answer_are_one() {
     let mut hand = Hand::new().up_with(&enhanced());
@@ -232,7 +232,7 @@ fn any_number_of_requests_without_an_answer_are_one() {
     assert_eq!(hand.sent_kinds(), "BUe");
 }
 
-/// One that reads, too: each request would cost a whole table.
+/// A peer that reads is limited too: each request would cost a whole table.
 #[test]
 fn requests_without_end_are_answered_at_a_pace_and_the_last_one_is_answered() {
     let mut hand = Hand::new().up_with(&enhanced());
@@ -254,7 +254,7 @@ fn requests_without_end_are_answered_at_a_pace_and_the_last_one_is_answered() {
     assert_eq!(hand.sent_kinds(), "BUe");
 }
 
-/// Nor does one that begins again and again leave a deadline for each.
+/// Repeated BoRRs share one timer.
 #[test]
 fn any_number_of_beginnings_have_one_deadline() {
     let mut hand = Hand::new().up_with(&Open { hold_time: 0, ..enhanced() });
@@ -271,10 +271,11 @@ fn any_number_of_beginnings_have_one_deadline() {
     assert_eq!(hand.has(), (vec![2], 0));
 }
 
-/// Without enhanced refresh the octet says nothing (RFC 2918 3), and none of its errors is one (RFC 7313 5).
+/// Without enhanced refresh the subtype octet is reserved (RFC 2918 3), and its errors do not apply (RFC 7313
+/// 5).
 #[test]
 fn the_octet_means_something_where_both_ends_said_so() {
-    // Whether both did, the octet, whether it is followed by something; the answer or the end of the session.
+    // Both ends offered it, subtype octet, trailing octets; expected output or NOTIFICATION.
     let table = [
         (true, 0, false, "BUe"),
         (true, 1, false, ""),

@@ -98,7 +98,7 @@ fn a_family_that_is_missing_in_the_new_open_is_flushed_at_once() {
     assert_eq!(net.nodes[b].best.len(), 2);
     net.start(a, restarted(0x0aff_0001), policy(TakeAll));
     net.half(a, b, &|_, c| c.families = vec![Family::Ipv4Unicast]);
-    // No LocalReady: nothing is sent, so only the OPEN can have flushed it.
+    // Without LocalReady nothing is sent, so only the OPEN can have flushed the family.
     net.secs(20);
     assert!(net.is_up(a, b));
     assert_eq!(net.best_prefixes(b), ["10.0.0.0/24"]);
@@ -161,7 +161,7 @@ fn the_restarted_one_gives_out_no_route_before_all_peers_are_done() {
     for (a, b) in [(0, 1), (0, 2), (1, 2)] {
         net.join(a, b, |_, _| ());
     }
-    // Both give the same route, so the first one alone would be half of the ECMP set.
+    // Both announce the same route, so the first one alone would be half of the ECMP set.
     net.originate(1, &["10.5.0.0/24"]);
     net.originate(2, &["10.5.0.0/24"]);
     net.secs(5);

@@ -1,4 +1,4 @@
-//! Roles (RFC 9234) and the default of RFC 8212, between speakers.
+//! Roles (RFC 9234) and default eBGP policy (RFC 8212) between speakers.
 
 use tortie_bgp::wire::Role;
 use tortie_bgp::{DownCode, Input, PeerConfig, PeerId, RouteTable, State, Unusable};
@@ -6,7 +6,8 @@ use tortie_bgp::{DownCode, Input, PeerConfig, PeerId, RouteTable, State, Unusabl
 use crate::net::Net;
 use crate::support::{cidr, peer};
 
-/// Speakers in a row, each an AS of its own (64512, 64513, ...). A link is a pair of roles, of its left and right end.
+/// Speakers in a row, in an AS each (64512, 64513, ...). A link is a pair of roles, of its left and right
+/// end.
 fn row(seed: u64, links: &[(Option<Role>, Option<Role>)]) -> Net {
     let mut net = Net::new(seed);
     for n in 0..=links.len() as u32 {
@@ -32,7 +33,7 @@ const ASIDE: (Option<Role>, Option<Role>) = (Some(Role::Peer), Some(Role::Peer))
 
 #[test]
 fn a_route_from_a_provider_goes_down_and_never_up_or_aside_again() {
-    // Node 1 is customer of 0; 2 is its customer, 3 its customer. Then a provider and a peer of node 1.
+    // Node 1 is a customer of node 0. Node 2 is its customer, peer, provider, or without roles.
     for (link, passes) in [(DOWN, true), (ASIDE, false), (UP, false), ((None, None), true)] {
         let mut net = row(1, &[DOWN, link]);
         net.originate(0, &["10.1.0.0/24"]);
@@ -43,7 +44,7 @@ fn a_route_from_a_provider_goes_down_and_never_up_or_aside_again() {
         assert_eq!(otc(&net, 1, 0, "10.1.0.0/24"), Some(Some(64512)));
         let seen = otc(&net, 2, 1, "10.1.0.0/24");
         assert_eq!(seen, passes.then_some(Some(64512)), "{link:?}");
-        // What is the customer's own goes everywhere, unmarked to providers.
+        // Own routes of the customer are announced to all, without the attribute to providers.
         let own = otc(&net, 2, 1, "10.2.0.0/24").expect("own route");
         let marked = matches!(link.0, Some(Role::Provider | Role::Peer));
         assert_eq!(own, marked.then_some(64513), "{link:?}");
@@ -61,14 +62,14 @@ fn route_servers_and_their_clients() {
     assert!(net.is_up(0, 1) && net.is_up(1, 2));
     assert_eq!(otc(&net, 1, 0, "10.1.0.0/24"), Some(None));
     assert_eq!(otc(&net, 0, 1, "10.3.0.0/24"), Some(Some(64513)));
-    // From node 1's provider to its client.
+    // From the provider of node 1 to its client.
     assert_eq!(otc(&net, 0, 1, "10.2.0.0/24"), Some(Some(64514)));
 }
 
-/// A neighbour that knows nothing of roles leaks: the receiver refuses and says why.
+/// A neighbour without roles leaks: the receiver rejects the route and reports why.
 #[test]
 fn a_leak_is_refused_by_the_receiver() {
-    // 0 provider of 1; 1 without a role towards 2, who is its provider, or its peer.
+    // Node 0 is the provider of 1; 1 has no role towards 2, which is its provider or peer.
     for theirs in [Role::Provider, Role::Peer] {
         let mut net = row(3, &[DOWN, (None, Some(theirs))]);
         net.originate(0, &["10.1.0.0/24"]);
@@ -82,7 +83,7 @@ fn a_leak_is_refused_by_the_receiver() {
     }
 }
 
-/// The mark is added on receipt when the provider does not add it.
+/// The attribute is added on receipt if the provider does not add it.
 #[test]
 fn a_provider_without_a_role_is_marked_for_it() {
     let mut net = row(4, &[(None, Some(Role::Customer)), UP]);
@@ -159,7 +160,7 @@ fn a_new_role_resets_the_session() {
     assert_eq!(net.ended_with(1), [(6, 6)]);
 }
 
-/// RFC 8212: without a policy nothing is taken and nothing sent, but End-of-RIB is.
+/// RFC 8212: without policy no routes are accepted or announced, but End-of-RIB is sent.
 #[test]
 fn an_ebgp_peer_without_policy_is_closed_until_one_is_given() {
     let mut net = Net::new(9);
@@ -179,7 +180,7 @@ fn an_ebgp_peer_without_policy_is_closed_until_one_is_given() {
     assert!(ours.end_of_rib_sent && theirs.end_of_rib_received);
     let totals = net.nodes[a].speaker.totals();
     assert_eq!(totals.rejected, [("no_policy", 1)]);
-    // The operator decides: both directions open without a reset.
+    // With a policy, both directions open without a reset.
     let mut config = peer(net.address(b), 64513);
     config.ebgp_policy = true;
     net.give(a, Input::Peer(PeerId(b as u32), Box::new(config)));
@@ -187,7 +188,7 @@ fn an_ebgp_peer_without_policy_is_closed_until_one_is_given() {
     assert_eq!(net.best_prefixes(a), ["10.2.0.0/24"]);
     assert_eq!(net.best_prefixes(b), ["10.1.0.0/24"]);
     assert_eq!(net.status(a, b).flaps, 0);
-    // And closes again.
+    // And close again.
     net.give(a, Input::Peer(PeerId(b as u32), Box::new(closed(&net, b))));
     net.secs(5);
     assert!(net.best_prefixes(a).is_empty() && net.best_prefixes(b).is_empty());

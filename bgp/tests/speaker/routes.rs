@@ -1,4 +1,4 @@
-//! What is announced to whom, and with which attributes.
+//! Announced routes and their attributes, by type of peer.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use tortie_net::Cidr;
 use crate::net::Net;
 use crate::support::{TakeAll, cidr, global, ip, no, policy, route, yes};
 
-/// A chain of eBGP speakers with ASes 64512, 64513, ...
+/// A chain of eBGP speakers in ASes 64512, 64513, ...
 fn chain(seed: u64, nodes: usize) -> Net {
     let mut net = Net::new(seed);
     for n in 0..nodes {
@@ -25,7 +25,7 @@ fn chain(seed: u64, nodes: usize) -> Net {
     net
 }
 
-/// Speakers of one AS, the first one in the middle of a star.
+/// Speakers of one AS, with the first one in the centre of a star.
 fn star(seed: u64, nodes: usize, edit: impl Fn(usize, usize, &mut tortie_bgp::PeerConfig)) -> Net {
     let mut net = Net::new(seed);
     for _ in 0..nodes {
@@ -54,7 +54,7 @@ fn ebgp_prepends_the_own_as_sets_itself_as_next_hop_and_keeps_local_things_insid
 
 #[test]
 fn ibgp_peers_get_local_and_ebgp_routes_but_not_those_of_other_ibgp_peers() {
-    // 0 is the middle; 1 and 2 are iBGP, 3 is eBGP.
+    // Node 0 is in the centre; 1 and 2 are iBGP, 3 is eBGP.
     let mut net = Net::new(2);
     for asn in [64512, 64512, 64512, 65001] {
         net.node(asn);
@@ -80,7 +80,7 @@ fn ibgp_peers_get_local_and_ebgp_routes_but_not_those_of_other_ibgp_peers() {
 
 #[test]
 fn a_reflector_passes_on_with_originator_and_cluster_and_keeps_the_next_hop() {
-    // 1 and 2 are clients, 3 is not.
+    // Nodes 1 and 2 are clients, 3 is not.
     let mut net = star(3, 4, |at, n, c| c.reflector_client = (at == 0 && n < 3).then_some(0x0102_0304));
     for n in 0..4 {
         net.originate(n, &[["10.0.0.0/24", "10.0.1.0/24", "10.0.2.0/24", "10.0.3.0/24"][n]]);
@@ -94,7 +94,7 @@ fn a_reflector_passes_on_with_originator_and_cluster_and_keeps_the_next_hop() {
     assert_eq!(got.next_hop, ip("10.255.0.2"));
     let own = &net.received(2, 0)[&cidr("10.0.0.0/24")];
     assert_eq!((own.originator_id(), own.cluster_list().len()), (None, 0));
-    // Nobody is sent its own route back, not even as a withdrawal.
+    // No peer is sent its own route, not even as a withdrawal.
     assert!(!net.received(1, 0).contains_key(&cidr("10.0.1.0/24")));
     net.withdraw(1, &["10.0.1.0/24"]);
     net.secs(1);
@@ -140,7 +140,7 @@ fn next_hop_modes() {
         net.secs(2);
         assert_eq!(net.received(2, 0)[&cidr("10.1.0.0/24")].next_hop, ip(want), "{mode:?}");
     }
-    // Towards eBGP, Keep leaves the next hop of another AS alone.
+    // On eBGP, `Keep` preserves the next hop of another AS.
     let mut net = chain(6, 3);
     let mut config = crate::support::peer(net.address(2), 64514);
     config.next_hop = NextHopMode::Keep;
@@ -192,7 +192,8 @@ fn ipv4_routes_over_an_ipv6_session_take_an_ipv6_next_hop() {
     assert_eq!(net.best_prefixes(b), ["fd00:1::/64"]);
 }
 
-/// RFC 4271 9.1.2.1: a next hop that is reached by a learned route is none for another route to that prefix.
+/// RFC 4271 9.1.2.1: a next hop that resolves through a learned route is unusable for another route to that
+/// prefix.
 #[test]
 fn a_next_hop_may_be_unreachable_for_routes_to_some_prefixes_alone() {
     let mut net = star(9, 3, |_, _, _| ());
@@ -247,7 +248,7 @@ fn unreachable_next_hops_make_paths_unusable_until_they_are_reachable() {
     assert_eq!(net.nodes[0].best[&cidr("10.5.0.0/24")].next_hops[..], [ip("10.255.0.3")]);
     let paths = net.table(0, RouteTable::Loc, Family::Ipv4Unicast).remove(&cidr("10.5.0.0/24")).unwrap();
     assert_eq!((paths[0].best, paths[0].decided_by), (true, Some(Step::IgpMetric)));
-    // Next hops are followed as long as some route needs them.
+    // Next hops are tracked while a route uses them.
     assert_eq!(net.nodes[0].tracked.len(), 2);
     net.withdraw(2, &["10.5.0.0/24"]);
     net.secs(1);
@@ -273,7 +274,7 @@ fn local_routes_win_and_their_changes_carry_the_tag() {
     assert_eq!(net.best_prefixes(0), ["10.1.0.0/24"]);
 }
 
-/// Adds communities by the third octet of the prefix.
+/// Policy that adds communities by the third octet of the prefix.
 struct Marks;
 
 impl Policy for Marks {
@@ -323,7 +324,7 @@ fn well_known_communities_bind_those_who_receive_them() {
     assert_eq!(trace.announced.unwrap().communities[..], [community::NO_EXPORT]);
 }
 
-/// Refuses routes on the way in or out.
+/// Policy that rejects all routes on import or export.
 struct Shut {
     import: bool,
     export: bool,
@@ -385,7 +386,7 @@ fn a_policy_about_some_prefixes_asks_about_no_others() {
     net.originate(1, &["10.0.1.0/24", "10.0.3.0/24"]);
     net.secs(2);
     let shut = || policy(Shut { import: true, export: true });
-    // One that nobody knows, too.
+    // Including a prefix that is not in the table.
     let about = ["10.0.0.0/24", "10.0.1.0/24", "10.0.9.0/24", "fd00::/64"].map(cidr);
     net.give(0, Input::PolicyAbout(shut(), &about));
     net.secs(1);
@@ -403,7 +404,7 @@ fn a_policy_about_some_prefixes_asks_about_no_others() {
     assert_eq!(net.status(0, 1).flaps, 0);
 }
 
-/// Announces local routes to class 1 only.
+/// Policy that announces local routes to class 1 only.
 struct ByClass;
 
 impl Policy for ByClass {
@@ -445,7 +446,7 @@ fn a_peer_that_moves_to_another_update_group_is_sent_the_difference() {
 
 #[test]
 fn loops_are_filtered_with_their_reason() {
-    // The two ends of the chain have one AS, which the middle does not mind.
+    // Both ends of the chain are in the same AS, which the middle accepts.
     let mut net = Net::new(14);
     for asn in [64512, 64513, 64512] {
         net.node(asn);
@@ -460,7 +461,7 @@ fn loops_are_filtered_with_their_reason() {
     assert_eq!(got[&cidr("10.0.0.0/24")][0].unusable, Some(Unusable::Filtered("as_loop")));
     assert!(net.nodes[2].best.is_empty());
     assert_eq!(net.nodes[2].speaker.totals().rejected, [("as_loop", 1)]);
-    // Racks that share an AS allow it (allowas-in).
+    // Racks that share an AS allow it (`allowas-in`).
     let mut config = crate::support::peer(net.address(1), 64513);
     config.allow_own_as = 1;
     net.give(2, Input::Peer(PeerId(1), Box::new(config)));
@@ -482,7 +483,7 @@ fn soft_resets_send_everything_again_and_change_nothing() {
     let after = (net.status(0, 1).sent, net.status(0, 1).received);
     assert_eq!(after.0.update, before.0.update + 1);
     assert_eq!(after.1.update, before.1.update + 1);
-    // The question, and beginning and end of what was sent again.
+    // The request, and BoRR and EoRR of the answer.
     assert_eq!((after.0.route_refresh, after.1.route_refresh), (3, 2));
     assert_eq!(net.status(0, 1).flaps, 0);
     assert_eq!((net.best_prefixes(0).len(), net.best_prefixes(1).len()), (1, 1));
@@ -540,7 +541,8 @@ fn a_mesh_of_five_converges_whatever_the_order() {
     }
 }
 
-/// RFC 4271 6.3: a prefix that no route can lead to is ignored alone. 1 announces, 0 is asked, 2 hears what 0 uses.
+/// RFC 4271 6.3: only the invalid destination prefix is ignored. Node 1 announces, 0 is tested, 2 receives
+/// the routes that 0 uses.
 #[test]
 fn a_prefix_that_is_no_destination_is_refused_alone_and_said_so() {
     let mut net = Net::new(5);
@@ -568,7 +570,7 @@ fn a_prefix_that_is_no_destination_is_refused_alone_and_said_so() {
         "febf::1/128",
         "::1/128",
     ];
-    // A default route and other networks that are wider than such a range, and what lies beside one.
+    // A default route and other networks wider than such a range, and networks next to one.
     let right = [
         "0.0.0.0/0",
         "126.0.0.0/7",
@@ -601,7 +603,7 @@ fn a_prefix_that_is_no_destination_is_refused_alone_and_said_so() {
     }
     let rejected = net.nodes[0].speaker.totals().rejected;
     assert_eq!(rejected, [("martian", wrong.len() as u64)]);
-    // Another policy does not let them in, and they are withdrawn as any others.
+    // Another policy does not accept them, and they can be withdrawn.
     net.give(0, Input::Policy(policy(TakeAll)));
     net.secs(1);
     assert_eq!(used(&net, 0), expected);

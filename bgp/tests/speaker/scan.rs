@@ -1,4 +1,4 @@
-//! Pages of a table: what does not change while somebody reads it is read once.
+//! Pages of a table: routes that do not change during a scan are returned once.
 
 use std::collections::BTreeSet;
 
@@ -12,8 +12,8 @@ use tortie_net::Cidr;
 use crate::net::Net;
 use crate::support::{Rng, cidr, route};
 
-/// Node 0 with two neighbours that each announce 60 prefixes of 10.0.0.0/8, which stay, and some of 20.0.0.0/8 and of
-/// 2001:db8::/32, which come and go.
+/// Node 0 with two neighbours that each announce 60 prefixes of 10.0.0.0/8, which stay, and changing ones of
+/// 20.0.0.0/8 and 2001:db8::/32.
 fn net(seed: u64) -> Net {
     let mut net = Net::new(seed);
     for n in 0..3 {
@@ -42,7 +42,7 @@ fn change(net: &mut Net, node: usize, rng: &mut Rng, count: usize) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
-    /// Whatever the sizes of pages and questions, and whatever else comes and goes meanwhile.
+    /// For any page size and query, and any changes in between.
     #[test]
     fn pages_together_are_the_whole_listing(
         seed in any::<u64>(), max in 1usize..30, slots in 1u32..200, pick in 0usize..4, busy in any::<bool>()

@@ -1,4 +1,4 @@
-//! How sessions come up, meet, and go down.
+//! Session setup, collisions, and ends of sessions.
 
 use std::time::Duration;
 
@@ -52,7 +52,7 @@ fn the_session_stays_up_while_nothing_happens() {
     assert!(net.is_up(0, 1));
     let status = net.status(0, 1);
     assert_eq!(status.flaps, 0);
-    // A third of 90 s with jitter down to three quarters: 120 to 160 in an hour.
+    // A third of 90 s, with jitter down to three quarters: 120 to 160 in an hour.
     assert!((115..170).contains(&status.received.keepalive), "{}", status.received.keepalive);
 }
 
@@ -181,7 +181,7 @@ fn configuration_changes_reset_only_where_the_open_differs() {
     assert_eq!(net.ended_with(1), [(6, 6)]);
 }
 
-/// RFC 4271 5.1.3: an address that has become ours is no next hop of a route, also of one that is here.
+/// RFC 4271 5.1.3: an address that becomes local is no valid next hop any more, for existing routes too.
 #[test]
 fn another_local_address_acts_on_routes_without_a_reset() {
     let mut net = pair(12);
@@ -233,7 +233,7 @@ fn a_peer_that_is_shut_down_receives_cease_in_either_direction_and_comes_back() 
     net.secs(1);
     assert_eq!(net.ended_with(1), [(6, 2)]);
     assert!(net.best_prefixes(0).is_empty());
-    // The other end goes on dialling and hears it each time.
+    // The other end keeps dialling and is refused each time.
     net.secs(200);
     let said = |e: &&Event| {
         matches!(e, Event::State { down: Some(d), .. }
@@ -243,7 +243,7 @@ fn a_peer_that_is_shut_down_receives_cease_in_either_direction_and_comes_back() 
     assert_eq!(net.state(0, 1), State::Idle);
     let dials = |net: &Net| net.nodes[0].events.iter().filter(|e| **e == Event::Dial(PeerId(1))).count();
     let before = dials(&net);
-    // Another text changes nothing.
+    // A changed text has no effect.
     config.shutdown = Some("until one".into());
     net.give(0, Input::Peer(PeerId(1), Box::new(config.clone())));
     net.secs(60);

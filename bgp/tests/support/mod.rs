@@ -1,5 +1,5 @@
-//! What tests and benches of the speaker have in common: configurations, a policy, and messages of peers played by hand.
-//! Included by path, also by the crate's own tests; nothing here drives a speaker.
+//! Helpers of tests and benches: configurations, a policy, and hand-written messages of peers. Included by
+//! path, by the unit tests too; nothing here drives a speaker.
 
 #![allow(dead_code, reason = "each user takes a part")]
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
@@ -15,7 +15,7 @@ use tortie_bgp::{
 };
 use tortie_net::Cidr;
 
-/// Takes and announces everything.
+/// Policy that accepts and announces everything.
 pub(crate) struct TakeAll;
 
 impl Policy for TakeAll {
@@ -52,12 +52,12 @@ pub(crate) fn cidr(text: &str) -> Cidr {
     text.parse().unwrap()
 }
 
-/// A speaker with the usual restart time that does not come from a restart.
+/// Returns a global configuration with the default restart time, for a first start.
 pub(crate) fn global(asn: u32, id: u32) -> GlobalConfig {
     GlobalConfig::new(asn, RouterId(id))
 }
 
-/// A peer of one family that is dialled at once.
+/// Returns a peer of one family that is dialled at once.
 pub(crate) fn peer(remote: IpAddr, asn: u32) -> PeerConfig {
     let mut config = PeerConfig::new(SocketAddr::new(remote, 179), asn);
     config.ebgp_policy = true;
@@ -65,12 +65,12 @@ pub(crate) fn peer(remote: IpAddr, asn: u32) -> PeerConfig {
     config
 }
 
-/// A route of our own.
+/// Returns a local route.
 pub(crate) fn route() -> Origination {
     Origination { communities: vec![], large_communities: vec![], kind: 1, tag: Tag(0) }
 }
 
-/// IPv4 and four-octet ASes, and nothing else.
+/// Returns negotiated parameters with IPv4, four-octet AS numbers and nothing else.
 pub(crate) fn session(ebgp: bool) -> Negotiated {
     Negotiated {
         ebgp,
@@ -84,7 +84,7 @@ pub(crate) fn session(ebgp: bool) -> Negotiated {
     }
 }
 
-/// The OPEN of a peer that leads to [`session`].
+/// Returns the OPEN of a peer that leads to [`session`].
 pub(crate) fn open(asn: u32, id: u32) -> Open {
     Open {
         asn,
@@ -99,7 +99,7 @@ pub(crate) fn open(asn: u32, id: u32) -> Open {
     }
 }
 
-/// All that such a peer says until the session is up.
+/// Returns all messages of such a peer until the session is up.
 pub(crate) fn greeting(open: &Open) -> Vec<u8> {
     let mut bytes = Vec::new();
     open.write(&mut bytes);
@@ -107,7 +107,7 @@ pub(crate) fn greeting(open: &Open) -> Vec<u8> {
     bytes
 }
 
-/// What a route has at least.
+/// Returns the mandatory attributes of a route.
 pub(crate) fn attributes(next_hop: IpAddr, path: &[u32]) -> Attributes {
     let mut a = Attributes::new(next_hop);
     a.as_path = AsPath::from_sequence(path);
@@ -138,7 +138,7 @@ fn write(out: &mut Vec<u8>, template: &UpdateTemplate, prefixes: impl IntoIterat
     template.write(out, prefixes.into_iter().map(|prefix| Entry { prefix, path_id: 0 }), |_| ());
 }
 
-/// Splitmix64.
+/// SplitMix64 generator.
 #[derive(Debug, Clone)]
 pub(crate) struct Rng(pub(crate) u64);
 
@@ -151,12 +151,12 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// 0 to `n` - 1.
+    /// Returns a number from 0 to `n` - 1.
     pub(crate) fn below(&mut self, n: usize) -> usize {
         usize::try_from(self.next() % n.max(1) as u64).unwrap()
     }
 
-    /// 0 to `n` - 1.
+    /// Returns a number from 0 to `n` - 1.
     pub(crate) fn micros(&mut self, n: u64) -> u64 {
         self.next() % n.max(1)
     }

@@ -1,4 +1,4 @@
-//! The message shapes of published vulnerabilities and incidents, each with what a conforming speaker does.
+//! Message shapes of published vulnerabilities and incidents, with the behaviour of a conforming speaker.
 
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -9,21 +9,21 @@ use tortie_bgp::{ConnId, Dial, Event, Family, Input, PeerId, Speaker};
 use crate::message::*;
 use crate::support;
 
-/// What is allowed to come of a shape.
+/// Permitted outcomes of a message shape.
 enum Expect {
     /// A session reset with this code and one of these subcodes.
     Reset(u8, &'static [u8]),
     /// Treat-as-withdraw of 198.51.100.0/24.
     Withdraw,
-    /// These attributes are left out, the routes stand.
+    /// These attributes are discarded, the routes are kept.
     Discard(&'static [u8]),
-    /// Nothing is wrong.
+    /// No error.
     Valid,
     /// An attribute of this code is passed on with the Partial bit.
     Partial(u8),
-    /// One of several; what matters is that nothing panics, hangs or reads past the end.
+    /// One of several outcomes; what matters is no panic, no hang and no read beyond the end.
     AnyOf(&'static [Self]),
-    /// Without effect.
+    /// No effect.
     Ignored,
 }
 
@@ -65,7 +65,8 @@ fn shape(id: &str, message: &[u8], session: &Negotiated, expect: &Expect) {
     assert_eq!(survives(message, session), !ends, "{id}: the session does not follow {outcome:?}");
 }
 
-/// Whether a whole speaker keeps the connection on which this arrives, and comes to rest after it.
+/// Returns true if a speaker keeps the connection on which this message arrives. Panics if it does not become
+/// idle.
 fn survives(message: &[u8], session: &Negotiated) -> bool {
     let now = Instant::now();
     let mut speaker = Speaker::new(support::global(64512, 1), support::policy(support::TakeAll), now);
@@ -83,7 +84,7 @@ fn survives(message: &[u8], session: &Negotiated) -> bool {
     speaker.handle(Input::Peer(PeerId(1), Box::new(config)), now);
     speaker.handle(Input::LocalReady, now);
     speaker.handle(Input::Accepted { conn: ConnId(1), local, remote }, now);
-    // An OPEN is a session's first message.
+    // OPEN is the first message of a session.
     if message[18] != 1 {
         speaker.handle(Input::Data(ConnId(1), &support::greeting(&theirs)), now);
     }
@@ -98,14 +99,14 @@ fn survives(message: &[u8], session: &Negotiated) -> bool {
     panic!("the speaker does not come to rest");
 }
 
-/// OPEN of AS 64496 with these octets from the optional parameter length on.
+/// Returns an OPEN of AS 64496 with these octets from the optional parameter length on.
 fn open(parameters: &[u8]) -> Vec<u8> {
     let mut body = vec![4, 0xfb, 0xf0, 0, 90, 192, 0, 2, 1];
     body.extend(parameters);
     framed(1, &body)
 }
 
-/// OPEN with one capability parameter.
+/// Returns an OPEN with one Capabilities parameter.
 fn capability(value: &[u8]) -> Vec<u8> {
     let len = u8::try_from(value.len()).unwrap();
     open(&[&[len + 2, 2, len], value].concat())
@@ -173,15 +174,15 @@ fn attribute_value_shapes() {
     update("CVE-2023-38283", &attr(0xc0, 8, &[]), &Withdraw);
     update("CVE-2025-43972", &attr(0xc0, 16, &[0x80, 0x0b, 0, 0, 0, 0, 0, 0]), &Valid);
     update("CVE-2026-41642", &attr(0x40, 200, &[1]), &Reset(3, &[2]));
-    // Twice the same list and the same unknown attribute: the second ones are left out. The list itself is not for
-    // eBGP, so this one is iBGP.
+    // The same list and the same unknown attribute twice: the second ones are discarded. CLUSTER_LIST is not
+    // valid on eBGP, so the session is iBGP.
     let cluster = attr(0x80, 10, &[192, 0, 2, 9]);
     let unknown = attr(0xc0, 200, &[1]);
     let twice = [cluster.clone(), unknown.clone(), cluster, unknown].concat();
     shape("CVE-2018-5379", &framed(2, &with(&twice)), &ibgp(), &Discard(&[10, 200]));
-    // 1024 octets are claimed where fewer are left.
+    // A length of 1024 octets, with fewer left.
     update("incident-otc-2025", &[0xf0, 35, 4, 0, 0, 0, 0xfb, 0xf0], &Withdraw);
-    // The same with so many octets really there.
+    // The same length, with that many octets present.
     update("incident-otc-2025 b", &attr(0xf0, 35, &[0; 1024]), &Withdraw);
     let next_hop = [origin(), as_path(), attr(0x40, 3, &[192, 0])].concat();
     shape("CVE-2026-30405", &framed(2, &body(&[], &next_hop, &NLRI)), &ebgp(), &Withdraw);
@@ -251,7 +252,8 @@ fn as_path_shapes() {
     shape("CVE-2025-20115", &framed(2, &path(0x50, &confed)), &ebgp(), &Withdraw);
     shape("CVE-2026-48691", &framed(2, &path(0x40, &[2, 255, 0, 0, 0xfb, 0xf0])), &ebgp(), &Withdraw);
 
-    // Full segments in two octets: the four-octet form is twice as long and does not fit the same message.
+    // Full segments with two-octet AS numbers: the four-octet form is twice as long and exceeds the same
+    // message length.
     let mut short = Vec::new();
     for _ in 0..5 {
         short.extend([2, 255]);
@@ -281,7 +283,7 @@ fn as_path_shapes() {
     let lens: Vec<_> = longer.segments().map(tortie_bgp::attr::Segment::len).collect();
     assert_eq!(lens, [4, 255]);
 
-    // A malformed AS4_PATH in front of AS_PATH, from a two-octet peer: left out, the route stands.
+    // A malformed AS4_PATH before AS_PATH, from a two-octet peer: discarded, and the route is kept.
     let as4 = attr(0xc0, 17, &[2, 9, 0, 0]);
     let two = attr(0x40, 2, &[2, 1, 0xfb, 0xf0]);
     let message = framed(2, &body(&[], &[origin(), as4, two, next_hop()].concat(), &NLRI));
@@ -290,11 +292,11 @@ fn as_path_shapes() {
 
 #[test]
 fn notification_shapes() {
-    // CVE-2019-16159: the communication claims more than the data has.
+    // CVE-2019-16159: the length of the shutdown communication exceeds the data.
     let Outcome::Closed(n) = outcome(&framed(3, &[6, 2, 200, b'h', b'i']), &ebgp()) else { panic!() };
     assert_eq!(n.code, ErrorCode::ADMIN_SHUTDOWN);
     assert_eq!(n.shutdown_text().as_deref(), Some("hi"));
-    // CVE-2019-16159 b: the longest of RFC 9003.
+    // CVE-2019-16159 b: the maximum length of RFC 9003.
     let mut longest = vec![6, 2, 255];
     longest.extend([b'x'; 255]);
     let Outcome::Closed(n) = outcome(&framed(3, &longest), &ebgp()) else { panic!() };

@@ -1,4 +1,5 @@
-//! The wire format from outside: published attack shapes, RFC 7606 row by row, laws, and recorded feeds.
+//! Tests of the wire format: published attack shapes, RFC 7606 section by section, properties, and recorded
+//! feeds.
 
 #![allow(
     clippy::indexing_slicing,

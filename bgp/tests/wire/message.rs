@@ -1,8 +1,8 @@
-//! Raw messages, written by hand so that no encoder of ours decides what is expected.
+//! Raw messages, written by hand so that no encoder of this crate determines the expected result.
 
 use tortie_bgp::wire::{Families, Frame, MessageKind, Negotiated, Notification, Open, RouteRefresh, Update};
 
-/// eBGP, four-octet ASes, both families.
+/// Returns parameters of an eBGP session with four-octet AS numbers and both families.
 pub(crate) fn ebgp() -> Negotiated {
     Negotiated {
         ebgp: true,
@@ -16,12 +16,12 @@ pub(crate) fn ebgp() -> Negotiated {
     }
 }
 
-/// As [`ebgp`], inside one AS.
+/// As [`ebgp`], for an iBGP session.
 pub(crate) fn ibgp() -> Negotiated {
     Negotiated { ebgp: false, ..ebgp() }
 }
 
-/// As [`ebgp`], with a peer that knows two octets only.
+/// As [`ebgp`], with a two-octet peer.
 pub(crate) fn two_octets() -> Negotiated {
     Negotiated { as4: false, ..ebgp() }
 }
@@ -34,7 +34,7 @@ pub(crate) fn framed(kind: u8, body: &[u8]) -> Vec<u8> {
     message
 }
 
-/// One attribute, with a long length where the flags say so.
+/// Encodes one attribute, with a two-octet length if the flags have Extended Length.
 pub(crate) fn attr(flags: u8, code: u8, value: &[u8]) -> Vec<u8> {
     let mut out = vec![flags, code];
     if flags & 0x10 != 0 {
@@ -50,7 +50,7 @@ pub(crate) fn origin() -> Vec<u8> {
     attr(0x40, 1, &[0])
 }
 
-/// AS_PATH of one sequence: 64496.
+/// Encodes an AS_PATH with one AS_SEQUENCE: 64496.
 pub(crate) fn as_path() -> Vec<u8> {
     attr(0x40, 2, &[2, 1, 0, 0, 0xfb, 0xf0])
 }
@@ -59,20 +59,20 @@ pub(crate) fn next_hop() -> Vec<u8> {
     attr(0x40, 3, &[192, 0, 2, 1])
 }
 
-/// The three mandatory attributes.
+/// Encodes the three mandatory attributes.
 pub(crate) fn mandatory() -> Vec<u8> {
     [origin(), as_path(), next_hop()].concat()
 }
 
-/// 198.51.100.0/24.
+/// NLRI field with 198.51.100.0/24.
 pub(crate) const NLRI: [u8; 4] = [24, 198, 51, 100];
 
-/// The next hop 2001:db8::1.
+/// Next hop 2001:db8::1.
 pub(crate) const GLOBAL: [u8; 16] = [0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
-/// The next hop fe80::1.
+/// Next hop fe80::1.
 pub(crate) const LINK_LOCAL: [u8; 16] = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
 
-/// The value of MP_REACH_NLRI for IPv6 unicast with 2001:db8:1::/48.
+/// Returns the value of MP_REACH_NLRI for IPv6 unicast with 2001:db8:1::/48.
 pub(crate) fn mp_reach_value(next_hop: &[u8]) -> Vec<u8> {
     let mut value = vec![0, 2, 1, u8::try_from(next_hop.len()).unwrap()];
     value.extend(next_hop);
@@ -94,20 +94,20 @@ pub(crate) fn body(withdrawn: &[u8], attributes: &[u8], nlri: &[u8]) -> Vec<u8> 
     body
 }
 
-/// An UPDATE with the mandatory attributes, `extra` and 198.51.100.0/24.
+/// Returns an UPDATE with the mandatory attributes, `extra` and 198.51.100.0/24.
 pub(crate) fn with(extra: &[u8]) -> Vec<u8> {
     body(&[], &[mandatory(), extra.to_vec()].concat(), &NLRI)
 }
 
-/// What a message leads to.
+/// Outcome of a received message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Reset(u8, u8),
-    /// RFC 7606, with the prefixes that go.
+    /// Treat-as-withdraw (RFC 7606), with the withdrawn prefixes.
     Withdraw(Vec<String>),
-    /// Some attribute was left out and the rest stands; type codes.
+    /// Attribute discard, with the type codes; the routes are kept.
     Discard(Vec<u8>),
-    /// Nothing wrong.
+    /// No error.
     Valid,
     /// Well-formed and without effect.
     Ignored,
@@ -115,7 +115,7 @@ pub(crate) enum Outcome {
     Closed(Notification),
 }
 
-/// What a whole message leads to, through framing and the decoder of its type.
+/// Returns the outcome of a whole message, through framing and the decoder of its type.
 pub(crate) fn outcome(message: &[u8], session: &Negotiated) -> Outcome {
     let frame = match Frame::next(message, session.extended) {
         Ok(frame) => frame.unwrap(),
@@ -132,7 +132,7 @@ pub(crate) fn outcome(message: &[u8], session: &Negotiated) -> Outcome {
     }
 }
 
-/// What the body of an UPDATE leads to.
+/// Returns the outcome of the body of an UPDATE.
 pub(crate) fn update_outcome(body: &[u8], session: &Negotiated) -> Outcome {
     match Update::decode(body, session) {
         Err(n) => Outcome::Reset(n.code.0, n.code.1),

@@ -1,10 +1,10 @@
-//! Seeded mutations of good messages through the functions of the fuzz targets: what a machine without libFuzzer can do.
-//! The same numbers every time, so that a failure can be repeated.
+//! Seeded mutations of valid messages, passed to the functions of the fuzz targets without libFuzzer. The
+//! random numbers are the same in every run, so that a failure can be repeated.
 
 use crate::laws;
 use crate::message::*;
 
-/// xorshift64*.
+/// xorshift64* generator.
 struct Random(u64);
 
 impl Random {
@@ -61,7 +61,7 @@ fn hammer(seed: u64, rounds: usize, seeds: &[Vec<u8>], law: fn(&[u8])) {
     }
 }
 
-/// What the fuzzer found worth keeping, one file an input.
+/// Kept inputs of the fuzzer, one file per input.
 #[test]
 fn the_laws_hold_for_every_kept_input() {
     let seeds = concat!(env!("CARGO_MANIFEST_DIR"), "/fuzz/seeds");
@@ -75,7 +75,7 @@ fn the_laws_hold_for_every_kept_input() {
         for file in files {
             let path = format!("{seeds}/{target}/{file}");
             let data = std::fs::read(&path).unwrap();
-            // The harness keeps it to itself unless the law fails.
+            // The test harness shows this only if the property fails.
             println!("{path}");
             law(&data);
         }
@@ -117,7 +117,7 @@ fn updates() -> Vec<Vec<u8>> {
         body(&[], &attr(0x80, 15, &[0, 2, 1, 48, 0x20, 1, 0xd, 0xb8, 0, 1, 0]), &[]),
         vec![0, 0, 0, 0],
     ];
-    // Each with a number of sessions; the first octet chooses.
+    // Each with several session parameters, selected by the first octet.
     let choices = [0x00, 0x01, 0x02, 0x03, 0x0f, 0x12, 0x23, 0x4b];
     bodies.iter().flat_map(|b| choices.iter().map(|c| [&[*c][..], b].concat())).collect()
 }
@@ -160,7 +160,7 @@ fn capability_lists() {
     hammer(6, 200_000, &lists, laws::capability);
 }
 
-/// The events of [`laws::session`]: peers that come, greet, announce, refresh and go.
+/// Events for [`laws::session`]: peers connect, send OPEN, announce, refresh and disconnect.
 fn lives() -> Vec<Vec<u8>> {
     let greet = |peer: u8, how: u8| [8, peer, how];
     let announce = |peer: u8| {
@@ -208,7 +208,7 @@ fn receive_buffers() {
 
 #[test]
 fn forwarding_detection() {
-    // Packets as in the seeds: 26 octets behind the two that choose.
+    // Packets as in the seeds: 26 octets after the two that select them.
     let packet = |flags: u8, mine: u8| {
         let mut bytes = vec![6, 0, 0x20, flags, 3, 24, 0, 0, 0, mine, 0, 0, 0, 0];
         bytes.extend([0, 4, 0x93, 0xe0, 0, 4, 0x93, 0xe0, 0, 0, 0, 0, 0, 0]);

@@ -1,4 +1,5 @@
-//! Framing, OPEN, NOTIFICATION, ROUTE-REFRESH: the codes of RFC 4271 section 6 and what real peers send.
+//! Tests of framing, OPEN, NOTIFICATION and ROUTE-REFRESH: the codes of RFC 4271 section 6, and messages of
+//! real peers.
 
 use tortie_bgp::wire::{
     AddPath, Capabilities, ErrorCode, Families, Frame, GracefulRestart, MessageKind, Negotiated,
@@ -39,7 +40,7 @@ fn lengths_with_and_without_extended_messages() {
     assert_eq!(Frame::next(&long, true).unwrap().unwrap().len, 4097);
     let longest = framed(2, &vec![0; 65535 - 19]);
     assert_eq!(Frame::next(&longest, true).unwrap().unwrap().len, 65535);
-    // OPEN and KEEPALIVE stay as they were (RFC 8654 4).
+    // OPEN and KEEPALIVE keep their limits (RFC 8654 4).
     assert_eq!(code(&framed(1, &[0; 4097 - 19]), true), (1, 2, vec![0x10, 1]));
     assert_eq!(code(&framed(4, &[0]), true), (1, 2, vec![0, 20]));
 }
@@ -57,7 +58,7 @@ fn incomplete_messages_wait_and_bad_headers_do_not() {
     assert_eq!(Frame::next(&two[first.len..], false).unwrap().unwrap().kind, MessageKind::Keepalive);
 }
 
-/// version, AS, hold time, identifier, parameters.
+/// Encodes version, AS, hold time, identifier and parameters.
 fn open(version: u8, asn: u16, hold: u16, id: [u8; 4], parameters: &[u8]) -> Vec<u8> {
     let [a, b] = asn.to_be_bytes();
     let [c, d] = hold.to_be_bytes();
@@ -100,12 +101,13 @@ fn open_without_capabilities_carries_ipv4() {
     assert_eq!(open.asn, 64496);
     assert_eq!(open.capabilities.carried_families(), Families::NONE.with(Family::Ipv4Unicast));
     assert_eq!(Negotiated::between(&open, &open).families, Families::NONE.with(Family::Ipv4Unicast));
-    // A multiprotocol capability for something else means: not IPv4.
+    // A multiprotocol capability for another family excludes IPv4.
     let evpn = Open::decode(&self::open(4, 64496, 90, ID, &[8, 2, 6, 1, 4, 0, 25, 0, 70])).unwrap();
     assert!(evpn.capabilities.carried_families().is_empty());
 }
 
-/// The OPEN of a default FRR: several parameters with one capability each, codes 2 and 128, add-path, FQDN, GR.
+/// OPEN of FRR with default configuration: several parameters with one capability each, codes 2 and 128,
+/// add-path, FQDN, GR.
 #[test]
 fn open_of_frr() {
     let parameters: &[&[u8]] = &[
@@ -135,7 +137,7 @@ fn open_of_frr() {
 
 #[test]
 fn extended_parameters() {
-    // RFC 9072: the length may be any but 0, and parameters have two octets of length.
+    // RFC 9072: the length octet may be any value but 0, and parameters have two-octet lengths.
     let list = [2, 0, 6, 1, 4, 0, 2, 0, 1, 2, 0, 2, 2, 0];
     for length in [255, 1, 17] {
         let all = [&[length, 255, 0, 14][..], &list].concat();

@@ -1,4 +1,4 @@
-//! RFC 7606 section by section, and what later documents say in its terms.
+//! Tests of RFC 7606 section by section, and of later documents that refer to it.
 
 use std::net::IpAddr;
 
@@ -20,7 +20,7 @@ fn check(what: &str, extra: &[u8], session: &Negotiated, expected: &Outcome) {
     assert_eq!(&update_outcome(&with(extra), session), expected, "{what}");
 }
 
-/// Mandatory attributes with one of them replaced.
+/// Returns the mandatory attributes with one of them replaced.
 fn replaced(code: u8, attribute: &[u8]) -> Vec<u8> {
     let all = [(1, origin()), (2, as_path()), (3, next_hop())];
     let list: Vec<u8> =
@@ -35,7 +35,7 @@ fn section_3_flags() {
             let outcome = update_outcome(&replaced(code, &attr(flags, code, value)), &ebgp());
             assert_eq!(outcome, withdrawn(), "{code} with flags {flags:#x}");
         }
-        // The Partial bit and the unused ones do not matter (RFC 7606 3 c names Optional and Transitive only).
+        // Partial and unused flags are ignored (RFC 7606 3 c names Optional and Transitive only).
         let outcome = update_outcome(&replaced(code, &attr(0x6f, code, value)), &ebgp());
         assert_eq!(outcome, Outcome::Valid, "{code} with flags 0x6f");
     }
@@ -69,14 +69,14 @@ fn section_3_duplicates() {
 
 #[test]
 fn section_3_strongest_action_and_reading_on() {
-    // An error first, MP_REACH_NLRI behind it: its prefixes go as well.
+    // An error precedes MP_REACH_NLRI: its prefixes are withdrawn too.
     let list = [attr(0x40, 1, &[9]), as_path(), next_hop(), mp_reach()].concat();
     let expected = Outcome::Withdraw(vec!["198.51.100.0/24".into(), "2001:db8:1::/48".into()]);
     assert_eq!(update_outcome(&body(&[], &list, &NLRI), &ebgp()), expected);
-    // A discard, a withdraw, and then a reset: the reset wins.
+    // Discard, withdraw and reset errors: the reset wins.
     let list = [mandatory(), attr(0x40, 6, &[1]), attr(0xc0, 8, &[1]), attr(0x80, 15, &[0])].concat();
     assert_eq!(update_outcome(&body(&[], &list, &NLRI), &ebgp()), Outcome::Reset(3, 9));
-    // What the peer withdraws itself goes in any case.
+    // Prefixes that the peer withdraws are withdrawn in any case.
     let list = [origin(), as_path(), attr(0x40, 3, &[1])].concat();
     let expected = Outcome::Withdraw(vec!["10.0.0.0/8".into(), "198.51.100.0/24".into()]);
     assert_eq!(update_outcome(&body(&[8, 10], &list, &NLRI), &ebgp()), expected);
@@ -84,15 +84,15 @@ fn section_3_strongest_action_and_reading_on() {
 
 #[test]
 fn section_4_lengths() {
-    // The attribute list ends within an attribute header, or the attribute claims more than the list has.
+    // The attribute list ends inside an attribute header, or the length of an attribute exceeds the list.
     for tail in [&[0xc0][..], &[0xc0, 8], &[0xd0, 8, 0], &[0xc0, 8, 5, 1, 2, 3, 4]] {
         check(&format!("{tail:02x?}"), tail, &ebgp(), &withdrawn());
     }
-    // Withdrawn routes or attributes that claim more than the message has.
+    // The length of withdrawn routes or attributes exceeds the message.
     assert_eq!(update_outcome(&[0, 9, 0, 0], &ebgp()), Outcome::Reset(3, 1));
     assert_eq!(update_outcome(&[0, 0, 0, 9, 1, 2], &ebgp()), Outcome::Reset(3, 1));
     assert_eq!(update_outcome(&[0], &ebgp()), Outcome::Reset(3, 1));
-    // MP_REACH_NLRI itself cut: its prefixes cannot be located.
+    // A truncated MP_REACH_NLRI: its prefixes cannot be located.
     let list = [mandatory(), vec![0x80, 14, 40, 0, 2, 1]].concat();
     assert_eq!(update_outcome(&body(&[], &list, &NLRI), &ebgp()), Outcome::Reset(3, 1));
 }
@@ -102,10 +102,10 @@ fn section_5_2_errors_without_reachable_prefixes_reset() {
     let list = [origin(), as_path(), attr(0x40, 3, &[1])].concat();
     assert_eq!(update_outcome(&body(&[], &list, &[]), &ebgp()), Outcome::Reset(3, 5));
     assert_eq!(update_outcome(&body(&[8, 10], &list, &[]), &ebgp()), Outcome::Reset(3, 5));
-    // Discarding is still discarding.
+    // Attribute discard is not affected.
     let list = [mandatory(), attr(0x40, 6, &[1])].concat();
     assert_eq!(update_outcome(&body(&[], &list, &[]), &ebgp()), discard(6));
-    // Good attributes without any prefix are legal and no End-of-RIB.
+    // Valid attributes without prefixes are legal, and not an End-of-RIB marker.
     let bytes = body(&[], &mandatory(), &[]);
     assert_eq!(Update::decode(&bytes, &ebgp()).unwrap(), Update::default());
 }
@@ -124,7 +124,7 @@ fn section_5_3_prefixes() {
     value.extend([129, 1]);
     let list = [attr(0x80, 14, &value), origin(), as_path()].concat();
     assert_eq!(update_outcome(&body(&[], &list, &[]), &ebgp()), Outcome::Reset(3, 9), "RFC 4760 7");
-    // Host bits are cleared, not refused (RFC 4271 4.3).
+    // Host bits are cleared, not rejected (RFC 4271 4.3).
     let bytes = body(&[], &mandatory(), &[20, 10, 1, 0xff, 0]);
     let update = Update::decode(&bytes, &ebgp()).unwrap();
     let prefixes: Vec<_> = update.reach[0].nlri.cidrs().map(|c| c.to_string()).collect();
@@ -172,7 +172,7 @@ fn rfc_9774_as_sets() {
     assert_eq!(update_outcome(&set, &lenient), Outcome::Valid);
 }
 
-/// RFC 9774 3 names AS_PATH and AS4_PATH as they came: the merge of RFC 6793 may use either one alone.
+/// RFC 9774 3 applies to AS_PATH and AS4_PATH as received: the merge of RFC 6793 may discard one of them.
 #[test]
 fn rfc_9774_as_sets_that_the_merge_hides() {
     let update = |short: &[u8], long: &[u8]| {
@@ -190,7 +190,7 @@ fn rfc_9774_as_sets_that_the_merge_hides() {
         let read = Update::decode(&bytes, &lenient).unwrap();
         assert!(!read.reach[0].attributes.as_path.has_set(), "the merge hides it");
     }
-    // RFC 6793 6: these segments of AS4_PATH are left out and the rest stands.
+    // RFC 6793 6: confederation segments of AS4_PATH are removed, and the rest is used.
     let confed = update(&SEQUENCE, &[4, 1, 0, 1, 0, 9, 2, 1, 0, 1, 0, 0]);
     assert_eq!(update_outcome(&confed, &two_octets()), Outcome::Valid);
     let without = update(&SEQUENCE, &[2, 1, 0, 1, 0, 0]);
@@ -310,7 +310,7 @@ fn rfc_6793_four_octet_attributes() {
     let four = [attr(0xc0, 17, &[2, 1, 0, 1, 0, 0]), attr(0xc0, 18, &[0, 1, 0, 0, 1, 2, 3, 4])].concat();
     check("from a four-octet peer", &four, &ebgp(), &Outcome::Discard(vec![17, 18]));
 
-    // A path of hops: AS_PATH in two octets, AS4_PATH, and what they stand for.
+    // AS_PATH with two-octet AS numbers, AS4_PATH, and the merged path.
     let merged = |short: &[u8], long: &[u8], extra: &[u8]| {
         let list =
             [origin(), attr(0x40, 2, short), next_hop(), attr(0xc0, 17, long), extra.to_vec()].concat();
@@ -342,7 +342,7 @@ fn rfc_6793_four_octet_attributes() {
     let real = attr(0xc0, 18, &[0, 1, 0, 5, 192, 0, 2, 2]);
     let a = merged(&short, &two, &[trans, real.clone()].concat());
     assert_eq!(a.aggregator().unwrap().asn, 65541);
-    // Aggregated again by a two-octet speaker: both AS4 attributes are stale.
+    // Aggregated again by a two-octet speaker: both AS4 attributes are outdated.
     let again = attr(0xc0, 7, &[0xfb, 0xf0, 192, 0, 2, 1]);
     let a = merged(&short, &two, &[again, real].concat());
     assert_eq!(a.aggregator().unwrap().asn, 64496);

@@ -1,5 +1,5 @@
-//! Recorded feeds of the RIPE Routing Information Service. A small sample is kept here; whole MRT files are read from the
-//! paths in `TORTIE_MRT` (colon-separated, `.gz` by gzip).
+//! Recorded feeds of the RIPE Routing Information Service. A small sample is part of the tests; whole MRT
+//! files are read from the paths in `TORTIE_MRT` (colon-separated, `.gz` by gzip).
 
 use std::process::Command;
 
@@ -39,8 +39,8 @@ impl Counts {
     }
 }
 
-/// Every 260th UPDATE of an iBGP feed of 2015. The expected numbers were counted by a program of a few lines in another
-/// language.
+/// Every 260th UPDATE of an iBGP feed of 2015. The expected numbers were counted by a separate program in
+/// another language.
 #[test]
 fn sample_of_2015() {
     let mut rest: &[u8] = include_bytes!("../data/updates-2015.bin");
@@ -49,7 +49,7 @@ fn sample_of_2015() {
     while let Some(frame) = Frame::next(rest, false).unwrap() {
         assert_eq!(frame.kind, MessageKind::Update);
         counts.add(frame.body, &session);
-        // The laws of the fuzz targets, on real routes; 2 chooses iBGP with four octets.
+        // Property of the fuzz target on real routes; 2 selects iBGP with four-octet AS numbers.
         laws::update(&[&[2][..], frame.body].concat());
         rest = &rest[frame.len..];
     }
@@ -83,12 +83,13 @@ fn whole_files() {
         let counts = read_mrt(&bytes);
         eprintln!("{}: {counts:?} in {:?}", path.display(), start.elapsed());
         assert!(counts.updates > 0);
-        // Real feeds do hold broken routes: AS 0 in a path, for one.
+        // Real feeds contain invalid routes, for example AS 0 in a path.
         assert!(counts.malformed * 1000 <= counts.updates);
     }
 }
 
-/// MRT (RFC 6396, RFC 6397): TABLE_DUMP_V2 IPv4 and BGP4MP messages with four-octet ASes; other records are passed over.
+/// Reads MRT (RFC 6396, RFC 6397): TABLE_DUMP_V2 IPv4, and BGP4MP messages with four-octet AS numbers; other
+/// records are skipped.
 fn read_mrt(mut bytes: &[u8]) -> Counts {
     let session = Negotiated { reject_as_sets: false, ..ibgp() };
     assert_eq!(session.add_path_receive, Families::NONE);

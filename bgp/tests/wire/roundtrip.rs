@@ -1,4 +1,4 @@
-//! Laws of encoding: what is written is read again, fills messages and never exceeds them.
+//! Properties of encoding: output decodes to equal values, fills messages and never exceeds their length.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -71,7 +71,7 @@ fn attributes() -> impl Strategy<Value = Attributes> {
     })
 }
 
-/// These bits, of attributes that are there: AS4_PATH and AS4_AGGREGATOR where four octets are needed.
+/// Returns these bits for the attributes present; AS4_PATH and AS4_AGGREGATOR only if four octets are needed.
 fn partial(a: &Attributes, bits: [bool; 7]) -> Partial {
     let long = |asn: u32| asn > 65535;
     let there = [
@@ -97,8 +97,8 @@ fn entries<A: Address>(raw: &[(u128, u8, u32)], to: fn(u128) -> A) -> Vec<Entry<
         .collect()
 }
 
-/// What travels: an eBGP peer gets no LOCAL_PREF and no reflection, an iBGP peer always a LOCAL_PREF, and a four-octet one
-/// no AS4_PATH.
+/// Returns the attributes that the receiver gets: no LOCAL_PREF and no reflection attributes on eBGP, always
+/// a LOCAL_PREF on iBGP, no AS4_PATH on four-octet sessions.
 fn expected(attributes: &Attributes, session: &Negotiated) -> Attributes {
     let mut a = attributes.clone();
     if session.ebgp {
@@ -201,7 +201,8 @@ fn messages_are_filled_to_the_last_octet() {
     let mut writer = template.begin(&mut bytes);
     let n = (0..2000u32).take_while(|i| writer.push((i << 8, 24), 0)).count();
     writer.finish();
-    // Header 19, lengths 4, ORIGIN 4, AS_PATH 3, NEXT_HOP 7: 4,059 octets are left for prefixes of four.
+    // Header 19, lengths 4, ORIGIN 4, AS_PATH 3, NEXT_HOP 7: 4,059 octets are left for prefixes of four
+    // octets.
     assert_eq!(n, 4059 / 4);
     assert_eq!(bytes.len(), 37 + n * 4);
 }
@@ -230,7 +231,7 @@ fn what_does_not_fit_is_refused() {
     assert!(UpdateTemplate::new(&a, Family::Ipv4Unicast, &extended).is_ok());
     a.as_path = AsPath::from_sequence(&[64496; 20_000]);
     assert!(UpdateTemplate::new(&a, Family::Ipv4Unicast, &extended).is_err());
-    // IPv4 over an IPv6 next hop needs RFC 8950, and IPv6 has no IPv4 next hop.
+    // IPv4 with an IPv6 next hop requires RFC 8950, and IPv6 cannot have an IPv4 next hop.
     let mut b = Attributes::new("fe80::1".parse::<Ipv6Addr>().unwrap());
     let error = UpdateTemplate::new(&b, Family::Ipv4Unicast, &session).unwrap_err();
     assert!(matches!(error, DoesNotFit::NextHop { family: Family::Ipv4Unicast, .. }));
@@ -247,12 +248,13 @@ fn link_local_alone_takes_sixteen_octets() {
     let mut writer = template.begin(&mut bytes);
     assert!(writer.push((0x2001_0db8_u128 << 96, 32), 0));
     writer.finish();
-    // MP_REACH_NLRI first (RFC 7606 5.1), in the short form: 2 + 1 + 1 + 16 + 1 + 5 octets.
+    // MP_REACH_NLRI first (RFC 7606 5.1), with a one-octet length: 2 + 1 + 1 + 16 + 1 + 5 octets.
     assert_eq!(&bytes[23..31], &[0x80, 14, 26, 0, 2, 1, 16, 0xfe]);
 }
 
-/// The bits in which the program keeps the link of a link-local address are zero on the wire (RFC 4291 2.5.6): who sets them
-/// names no link of ours, and what was read is written as the same.
+/// Bits 32 to 63 of a link-local address, in which the program stores the interface index, are zero on the
+/// wire (RFC 4291 2.5.6). A peer that sets them does not select an interface, and the address is sent again
+/// with zero bits.
 #[test]
 fn a_neighbour_cannot_name_our_link() {
     for with_global in [false, true] {
@@ -289,14 +291,15 @@ fn what_belongs_inside_an_as_stays_there() {
         let mut writer = template.begin(&mut bytes);
         assert!(writer.push((0xc633_6400_u32, 24), 0));
         writer.finish();
-        // Read as an iBGP peer would, so that nothing is hidden by the receiver's own rules.
+        // Decoded as by an iBGP peer, so that rules of the receiver hide nothing.
         Update::decode(&bytes[19..], &ibgp()).unwrap().reach[0].attributes.clone()
     };
     assert_eq!(sent(&ibgp()), a);
     assert_eq!(sent(&ebgp()), Attributes::new(a.next_hop));
 }
 
-/// RFC 4271 5: where the Partial bit came with a recognised optional transitive attribute it goes on, and nowhere else.
+/// RFC 4271 5: a Partial bit received with a recognised optional transitive attribute is passed on, and is
+/// set on no other.
 #[test]
 fn the_partial_bit_stays_on_what_came_with_it() {
     const FOUR: &[u8] = &[0, 1, 0, 9];
@@ -309,7 +312,7 @@ fn the_partial_bit_stays_on_what_came_with_it() {
         (35, FOUR),
     ];
     let mandatory_of_two = || [origin(), attr(0x40, 2, &[2, 1, 0x5b, 0xa0]), next_hop()].concat();
-    // AS4_PATH and AS4_AGGREGATOR, with what they belong to.
+    // AS4_PATH and AS4_AGGREGATOR, with the attributes that they extend.
     let trans = attr(0xc0, 7, &[0x5b, 0xa0, 192, 0, 2, 1]);
     let two: [(u8, &[u8]); 3] =
         [(17, &[2, 1, 0, 1, 0, 9]), (18, &[0, 1, 0, 9, 192, 0, 2, 1]), (7, &[0x5b, 0xa0, 192, 0, 2, 1])];
@@ -343,8 +346,8 @@ fn the_partial_bit_stays_on_what_came_with_it() {
     }
 }
 
-/// What the bit was set on is gone: of AS4_PATH and AS4_AGGREGATOR nothing goes on but what the merge took, and a wrong
-/// attribute leaves nothing behind.
+/// A Partial bit without its attribute is dropped: of AS4_PATH and AS4_AGGREGATOR only what the merge used is
+/// passed on, and a discarded attribute leaves no bit.
 #[test]
 fn no_partial_bit_without_its_attribute() {
     let sets = [0xe0, 0xc0].map(|flags| {

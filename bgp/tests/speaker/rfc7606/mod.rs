@@ -1,7 +1,7 @@
-//! RFC 7606 as a table: every attribute, every error, from eBGP and iBGP and two-octet peers, each through the whole life of
-//! a session. What is checked: whether the session lives, which prefixes are left, what is left of the attributes, and each
-//! octet of the NOTIFICATION where there has to be one. The expectations are those of RFC 7606 3 to 7 and, for attributes
-//! that it does not name, of the documents that define them.
+//! RFC 7606 as a table: every attribute with every error, from eBGP, iBGP and two-octet peers, each over the
+//! life of a session. Checks: session up or reset, remaining prefixes, remaining attributes, and each octet
+//! of the NOTIFICATION where one is required. Expectations are those of RFC 7606 3 to 7 and, for attributes
+//! not named there, of the defining documents.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -30,20 +30,21 @@ const OURS: u32 = 64_512;
 enum From {
     Ebgp,
     Ibgp,
-    /// eBGP with a peer that knows two octets only (RFC 6793).
+    /// eBGP with a two-octet peer (RFC 6793).
     TwoOctets,
 }
 
 const FROM: [From; 3] = [From::Ebgp, From::Ibgp, From::TwoOctets];
 
-/// RFC 7606 2.
+/// Handling of an error (RFC 7606 2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Act {
-    /// Nothing is wrong.
+    /// No error.
     Keep,
     /// Attribute discard.
     Discard,
-    /// Treat-as-withdraw. The UPDATE Message Error subcode is for an UPDATE without prefixes (section 5.2).
+    /// Treat-as-withdraw. The UPDATE Message Error subcode applies to an UPDATE without prefixes (section
+    /// 5.2).
     Withdraw(u8),
     /// Session reset with this subcode.
     Reset(u8),
@@ -51,24 +52,24 @@ enum Act {
 
 use Act::{Discard, Keep, Reset, Withdraw};
 
-/// Which prefixes the bad UPDATE names, and where.
+/// Position of the prefixes in the malformed UPDATE.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Shape {
     Classic,
-    /// In MP_REACH_NLRI behind all other attributes.
+    /// In MP_REACH_NLRI after all other attributes.
     Multiprotocol,
     Both,
-    /// Attributes only.
+    /// Attributes without prefixes.
     Bare,
 }
 
 const SHAPES: [Shape; 4] = [Shape::Classic, Shape::Multiprotocol, Shape::Both, Shape::Bare];
 const V4: &str = "198.51.100.0/24";
 const V6: &str = "2001:db8:1::/48";
-/// Prefixes that no bad UPDATE names.
+/// Prefixes that no malformed UPDATE contains.
 const OTHERS: [&str; 2] = ["203.0.113.0/24", "2001:db8:9::/48"];
 
-/// A speaker with an established session on which both the named prefixes and others were announced.
+/// A speaker with an established session on which the named prefixes and others were announced.
 struct Probe {
     speaker: Speaker,
     now: Instant,
@@ -167,19 +168,19 @@ impl Probe {
 
 /// One case of the table.
 struct Case {
-    /// The section, the attribute and what is wrong with it.
+    /// Section, attribute and error.
     what: String,
-    /// Stands for the mandatory attribute of this code, or beside them.
+    /// Type code of the mandatory attribute to replace; other attributes are added.
     code: u8,
-    /// The octets of the attribute or attributes; empty: it is missing.
+    /// Encoded attribute or attributes; empty: missing.
     octets: Vec<u8>,
-    /// What the NOTIFICATION has as data.
+    /// Expected data of the NOTIFICATION.
     data: Vec<u8>,
     act: Act,
     shapes: &'static [Shape],
 }
 
-/// An UPDATE with this attribute in this shape.
+/// Encodes an UPDATE with this attribute in this shape.
 fn update(from: From, shape: Shape, code: u8, octets: &[u8]) -> Vec<u8> {
     let classic = matches!(shape, Shape::Classic | Shape::Both | Shape::Bare);
     let mut list = Vec::new();
@@ -209,7 +210,7 @@ fn named(shape: Shape) -> Vec<Cidr> {
     }
 }
 
-/// Whether a route has the attribute of this code; `None`: one cannot tell, or it must be there.
+/// Returns true if a route has the attribute with this code. `None`: unknown, or mandatory.
 fn has(a: &Attributes, code: u8) -> Option<bool> {
     Some(match code {
         4 => a.med.is_some(),
@@ -231,7 +232,7 @@ fn notification(subcode: u8, data: &[u8]) -> Vec<u8> {
     framed(3, &[&[3, subcode], data].concat())
 }
 
-/// The routes of the other prefixes are as they were; `None`: all is well.
+/// Checks that the routes of other prefixes are unchanged. `None`: they are.
 fn untouched(probe: &Probe, shape: Shape) -> Option<String> {
     let table = probe.table();
     let before = [V4, V6, OTHERS[0], OTHERS[1]].map(cidr);
@@ -242,7 +243,7 @@ fn untouched(probe: &Probe, shape: Shape) -> Option<String> {
     })
 }
 
-/// Runs a case in one shape; `Some`: what went wrong.
+/// Runs a case in one shape. `Some`: description of the failure.
 fn run(from: From, shape: Shape, case: &Case) -> Option<String> {
     let mut probe = Probe::new(from);
     let message = framed(2, &update(from, shape, case.code, &case.octets));
@@ -280,7 +281,7 @@ fn run(from: From, shape: Shape, case: &Case) -> Option<String> {
             _ => return Some(format!("{act:?}, and {prefix} is {route:?}")),
         }
     }
-    // The session is not only up, it works: what was withdrawn can come again.
+    // The session still works: withdrawn prefixes can be announced again.
     let good = update(from, shape, 0, &[]);
     let mut more = framed(2, &good);
     write_keepalive(&mut more);
@@ -320,7 +321,7 @@ fn every_attribute_with_every_error_from_every_peer() {
     assert!(count > 1500, "only {count} cases");
 }
 
-/// RFC 7606 3 c for MP_REACH_NLRI and MP_UNREACH_NLRI: their prefixes can be read, so they are withdrawn.
+/// RFC 7606 3 c for MP_REACH_NLRI and MP_UNREACH_NLRI: their prefixes can be located, so they are withdrawn.
 #[test]
 fn wrong_flags_of_multiprotocol_attributes() {
     for from in FROM {
@@ -340,7 +341,8 @@ fn wrong_flags_of_multiprotocol_attributes() {
             let unreach = attr(flags, 15, &mp_reach_value(&[])[..3]);
             let unreach = [&unreach[..], &[]].concat();
             withdraws(&update(from, Shape::Both, 15, &unreach));
-            // Section 5.2 asks for a reset beside other attributes only: here nothing else can have been meant.
+            // Section 5.2 requires a reset only if other attributes are present: here no prefix can be
+            // missing.
             let unreach = attr(flags, 15, &[0, 2, 1, 48, 0x20, 1, 0xd, 0xb8, 0, 1]);
             withdraws(&body(&NLRI, &unreach, &[]));
             let mut probe = Probe::new(from);
@@ -350,7 +352,7 @@ fn wrong_flags_of_multiprotocol_attributes() {
     }
 }
 
-/// RFC 4271 5 and 6.3, RFC 7606 3 f: attributes that nobody knows.
+/// RFC 4271 5 and 6.3, RFC 7606 3 f: unrecognised attributes.
 #[test]
 fn unrecognised_attributes() {
     for from in FROM {
@@ -367,7 +369,8 @@ fn unrecognised_attributes() {
     }
 }
 
-/// RFC 7606 4 and 5.3: where the parts of the message do not fit together, nothing can be told apart.
+/// RFC 7606 4 and 5.3: if the length fields of the message contradict each other, its parts cannot be
+/// located.
 #[test]
 fn framing_of_an_update() {
     let long_nlri =
@@ -388,7 +391,7 @@ fn framing_of_an_update() {
         let message = framed(2, &body);
         probe.give(Input::Data(CONN, &message));
         let expected = match body.len() {
-            // RFC 4271 6.1: shorter than an UPDATE can be, with the length as data.
+            // RFC 4271 6.1: shorter than the minimum UPDATE, with the length as data.
             0..4 => framed(3, &[1, 2, 0, 19 + u8::try_from(body.len()).unwrap()]),
             _ => notification(subcode, &[]),
         };

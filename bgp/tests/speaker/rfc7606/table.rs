@@ -1,13 +1,13 @@
-//! The rows: attributes, their errors and what these lead to.
+//! Rows of the table: attributes, their errors and the expected handling.
 
 use super::Act::{self, Discard, Keep, Reset, Withdraw};
 use super::{Case, From, SHAPES, Shape, as_path};
 use crate::message::{GLOBAL, attr, mp_reach_value};
 
-/// A bad value: what is wrong with it, its octets, and the subcode of section 5.2.
+/// An invalid value: description, octets, and the subcode of section 5.2.
 type Value = (&'static str, Vec<u8>, u8);
 
-/// An attribute and what its errors lead to.
+/// An attribute and the handling of its errors.
 pub(super) struct Spec {
     section: &'static str,
     name: &'static str,
@@ -16,20 +16,20 @@ pub(super) struct Spec {
     good: fn(From) -> Vec<u8>,
     lengths: &'static [usize],
     values: fn(From) -> Vec<Value>,
-    /// What becomes of a good one, of one with wrong flags, and of one with a bad value.
+    /// Handling of a valid attribute, of wrong flags, and of an invalid value.
     acts: fn(From) -> [Act; 3],
 }
 
 const NONE: fn(From) -> Vec<Value> = |_| vec![];
-/// Section 3 c; sections 7.1 and so on.
+/// Section 3 c; sections 7.1 and following.
 const STRICT: fn(From) -> [Act; 3] = |_| [Keep, Withdraw(4), Withdraw(5)];
-/// Sections 7.5, 7.9 and 7.10: whatever it holds, it must not come from outside.
+/// Sections 7.5, 7.9 and 7.10: not accepted from eBGP peers, whatever the value.
 const INTERNAL: fn(From) -> [Act; 3] = |from| match from {
     From::Ibgp => [Keep, Withdraw(4), Withdraw(5)],
     _ => [Discard; 3],
 };
-/// RFC 6793 4.1 and 6: only from those that know two octets, and discarded when malformed; that section does not speak of flags, so
-/// that RFC 7606 3 c counts for them.
+/// RFC 6793 4.1 and 6: accepted from two-octet peers only, and discarded if malformed. That section does not
+/// mention flags, so RFC 7606 3 c applies to them.
 const TWO_OCTETS: fn(From) -> [Act; 3] = |from| match from {
     From::TwoOctets => [Keep, Withdraw(4), Discard],
     _ => [Discard; 3],
@@ -205,7 +205,7 @@ pub(super) fn specs() -> Vec<Spec> {
             values: |_| {
                 let four = From::Ebgp;
                 let mut bad: Vec<_> = bad_paths(four);
-                // Confederation segments are left out, which is not an error of the attribute.
+                // Confederation segments are removed, which is not an error of the attribute.
                 bad.retain(|(what, ..)| !what.starts_with("confederation"));
                 bad
             },
@@ -264,7 +264,7 @@ pub(super) fn specs() -> Vec<Spec> {
     ]
 }
 
-/// The cases of one attribute from one kind of peer.
+/// Returns the cases of one attribute from one type of peer.
 pub(super) fn cases(spec: &Spec, from: From) -> Vec<Case> {
     let [good_act, flags_act, bad_act] = (spec.acts)(from);
     let good = (spec.good)(from);
@@ -299,10 +299,11 @@ pub(super) fn cases(spec: &Spec, from: From) -> Vec<Case> {
     for (what, value, subcode) in (spec.values)(from) {
         all.push(one(what.into(), spec.flags, &value, coded(subcode)));
     }
-    // Section 3 g: the first one counts.
+    // Section 3 g: the first one applies.
     let twice = attr(spec.flags, spec.code, &good).repeat(2);
     all.push(case("twice".into(), twice, vec![], good_act));
-    // Section 4: the list ends in the middle of it. What comes behind is a part of it, so only classic prefixes are named.
+    // Section 4: the list ends inside the attribute. Later octets would be part of it, so prefixes are in the
+    // NLRI field only.
     let mut cut = attr(spec.flags | 0x10, spec.code, &good);
     cut[2] = 0x20;
     all.push(Case {
@@ -319,7 +320,7 @@ pub(super) fn cases(spec: &Spec, from: From) -> Vec<Case> {
         all.push(Case { shapes, ..case("missing".into(), vec![], vec![spec.code], Withdraw(3)) });
     }
     if spec.code == 3 {
-        // RFC 4271 6.3; beside MP_REACH_NLRI alone it is ignored (RFC 4760 3).
+        // RFC 4271 6.3. With prefixes in MP_REACH_NLRI only, NEXT_HOP is ignored (RFC 4760 3).
         for bad in [[0, 0, 0, 0], [127, 0, 0, 1], [224, 0, 0, 1], [255, 255, 255, 255]] {
             let octets = attr(0x40, 3, &bad);
             let what = format!("{bad:?}");
@@ -329,7 +330,7 @@ pub(super) fn cases(spec: &Spec, from: From) -> Vec<Case> {
         }
     }
     if spec.code == 2 {
-        // RFC 9774; only where there is a route.
+        // RFC 9774; only with announced prefixes.
         let set = attr(0x40, 2, &segments(from, &[(2, &[64_496]), (1, &[64_497])]));
         let shapes = &[Shape::Classic, Shape::Multiprotocol, Shape::Both];
         all.push(Case { shapes, ..case("AS_SET (RFC 9774)".into(), set, vec![], Withdraw(11)) });
@@ -337,8 +338,9 @@ pub(super) fn cases(spec: &Spec, from: From) -> Vec<Case> {
     all
 }
 
-/// MP_REACH_NLRI and MP_UNREACH_NLRI: an error in them mostly hides which prefixes are meant (sections 5.3, 7.11, 7.12):
-/// Optional Attribute Error (RFC 4760 7), not the Invalid Network Field of classic prefixes.
+/// MP_REACH_NLRI and MP_UNREACH_NLRI: most errors prevent the prefixes from being located (sections 5.3,
+/// 7.11, 7.12). The code is Optional Attribute Error (RFC 4760 7), not Invalid Network Field as for the NLRI
+/// field.
 pub(super) fn multiprotocol() -> Vec<Case> {
     let case = |what: String, code, octets: Vec<u8>, data: Vec<u8>, act, shapes| Case {
         what: format!("7.{} {what}", code - 3),
@@ -370,7 +372,7 @@ pub(super) fn multiprotocol() -> Vec<Case> {
     all.push(one("prefix longer than the attribute", 14, &cut, Reset(9)));
     all.push(one("withdrawn prefix of 129 bits", 15, &[0, 2, 1, 129], Reset(9)));
     all.push(one("withdrawn prefix longer than the attribute", 15, &[0, 2, 1, 64, 0x20], Reset(9)));
-    // A family that nobody negotiated.
+    // A family that was not negotiated.
     all.push(Case { shapes: &[Shape::Classic], ..one("of a foreign family", 15, &[0, 1, 128, 0], Keep) });
     for (code, value) in [(14, mp_reach_value(&GLOBAL)), (15, vec![0, 2, 1])] {
         let octets = attr(0x80, code, &value);
