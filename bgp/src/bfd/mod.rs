@@ -6,9 +6,9 @@
 //! [`Bfd::poll_transmit`] and acts on the state changes of [`Bfd::poll_event`].
 //!
 //! ```text
-//!  set, remove, shutdown --+                              +--> poll_event     Change (what became of a session, why)
-//!  receive -- packet ------+--> Bfd --> Session (by our --+--> poll_transmit  24 octets for an endpoint
-//!  handle_timeout ---------+            discriminator)    +--> poll_timeout
+//!  set, remove, shutdown --+                                +--> poll_event     Change (state and cause)
+//!  receive -- packet ------+--> Bfd --> Session (by local --+--> poll_transmit  24 octets for an endpoint
+//!  handle_timeout ---------+            discriminator)      +--> poll_timeout
 //! ```
 //!
 //! Asynchronous mode, active role. Demand mode of the peer is respected, but never requested. Echo is not

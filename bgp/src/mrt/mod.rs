@@ -4,12 +4,12 @@
 //!
 //! ```text
 //!  octets --Raw::next--> header + body --Raw::decode--> Record { stamp, body }
-//!                                                         | PeerIndex, Rib    TABLE_DUMP_V2: a table, prefix by prefix
-//!                                                         | TableDump         TABLE_DUMP: the same before 2008
-//!                                                         | Message           BGP4MP: one BGP message as it was on the wire
-//!                                                         | StateChange       BGP4MP: a session came or went
-//!                                                         ` Other             everything else, passed through
-//!  Record::write --> octets          RawAttributes::decode <--> encode_attributes: Attributes of the speaker
+//!                                            | PeerIndex, Rib    TABLE_DUMP_V2: a table, prefix by prefix
+//!                                            | TableDump         TABLE_DUMP: format used before 2008
+//!                                            | Message           BGP4MP: a BGP message as on the wire
+//!                                            | StateChange       BGP4MP: state change of a session
+//!                                            ` Other             unsupported records, passed through
+//!  Record::write --> octets     RawAttributes::decode <--> encode_attributes: Attributes of the speaker
 //! ```
 //!
 //! Decoding never panics: an invalid record returns an [`Error`] with its offset, and the next record can

@@ -1,13 +1,13 @@
-//! The speaker: sessions and tables joined behind [`Speaker::handle`].
+//! The speaker: combines sessions and RIBs behind [`Speaker::handle`] and the poll functions.
 //!
 //! ```text
 //!  Input --> handle --+--> config     peers, ranges, global, policy, local routes
 //!                     +--> sessions   events -> finite state machines (session::fsm) -> actions; collisions
 //!                     +--> receive    octets -> messages -> events, routes
 //!                     `--> work       timers, queued input, reevaluation, update groups  --> Event
-//!  poll_transmit ---------> transmit  messages of the session, then those of update groups --> octets
-//!  take_best -------------> ribs      the changed best paths of both tables              --> BestChange
-//!  take_tapped -----------> monitor   copies of messages for monitoring, when asked for
+//!  poll_transmit ---------> transmit  control messages, then UPDATEs of update groups    --> octets
+//!  take_best -------------> ribs      changed best paths of both families                --> BestChange
+//!  take_tapped -----------> monitor   copies of messages for BMP and MRT, if enabled
 //!  peers, routes, ... ----> query     on a read-only view
 //! ```
 //!
