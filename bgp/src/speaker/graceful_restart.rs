@@ -13,7 +13,7 @@ use crate::session::timers::Timer;
 use crate::types::Family;
 use crate::wire::{Capabilities, ErrorCode, Negotiated};
 
-/// Minimum wait for End-of-RIB of a peer that has returned; a longer restart time applies instead.
+/// Maximum wait for End-of-RIB of a peer that has returned, unless its restart time is longer.
 const STALE: Duration = Duration::from_secs(120);
 /// Maximum wait for the end of a route refresh (RFC 7313 4 requires a limit and leaves it open).
 const REFRESH: Duration = Duration::from_secs(360);
