@@ -1,4 +1,4 @@
-//! The program, a store of its own, and what a refusal looks like.
+//! The program under test with its own store, and checks of its errors.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -29,14 +29,14 @@ pub(crate) fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// A folder with a SQLite store in it.
+/// A folder with a SQLite store.
 pub(crate) struct Store {
     pub(crate) dir: tempfile::TempDir,
     pub(crate) url: String,
 }
 
 impl Store {
-    /// A store that does not exist yet.
+    /// Returns a store that does not exist yet.
     pub(crate) fn none() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let url = format!("sqlite:{}", dir.path().join("store.db").display());
@@ -69,7 +69,8 @@ impl Store {
     }
 }
 
-/// Exit 2, nothing on stdout, and all of these words on stderr; with `-o json` the same as one object.
+/// Checks a rejected command: exit status 2, nothing on stdout, and all of these words on stderr; with `-o
+/// json` the same as one JSON object.
 pub(crate) fn refused(words: &[&str], named: &[&str]) {
     fails(2, "invalid", words, named);
 }
@@ -95,7 +96,7 @@ pub(crate) fn fails(code: i32, name: &str, words: &[&str], named: &[&str]) {
     assert_eq!(error["error"].as_object().unwrap().len(), 2);
 }
 
-/// A program that runs. Dropping it ends it.
+/// A running program; it is killed when dropped.
 pub(crate) struct Running(pub(crate) Child);
 
 impl Drop for Running {
@@ -105,5 +106,5 @@ impl Drop for Running {
     }
 }
 
-/// What nobody may see who did not ask for the value itself.
+/// A secret that must appear only in output that was requested to show it.
 pub(crate) const SECRET: &str = "corvid-7-lantern";

@@ -1,9 +1,9 @@
-//! Which tests of one process may run at the same time.
+//! Rules for tests of one process that may run at the same time.
 //!
-//! libtest runs as many tests at once as there are processors. Some of them measure how soon something happens, some load
-//! the whole machine (an emulated PC, 50,000 route changes a second under the kernel's one routing lock), and side by side
-//! the second kind makes the first kind fail. Tests of one [`Group`] run beside each other, at most so many; those of
-//! different groups never do. A test that joins no group runs beside all.
+//! libtest runs as many tests at once as there are processors. Some tests measure delays; others load the
+//! whole machine (an emulated PC, 50,000 route changes per second under the kernel's single routing lock) and
+//! would make the first kind fail. Tests of one [`Group`] run in parallel up to a limit; tests of different
+//! groups never do. A test without a group runs in parallel with all.
 
 use std::cell::Cell;
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -15,20 +15,20 @@ pub(crate) struct Group {
     at_once: usize,
 }
 
-/// Hosts with agents that wait generously.
+/// Hosts with agents, with generous time limits.
 pub(crate) static LABS: Group = Group { name: "labs", at_once: usize::MAX };
-/// Whole labs whose convergence is measured: the start of a second one would be measured too.
+/// Whole labs that measure convergence: the start of a second lab would distort the result.
 pub(crate) static MEASURED_LABS: Group = Group { name: "measured labs", at_once: 1 };
-/// Emulated machines: each computes on all processors for minutes.
+/// Emulated machines: each uses all processors for minutes.
 pub(crate) static EMULATED: Group = Group { name: "emulated machines", at_once: usize::MAX };
-/// Floods of route changes: each takes the kernel's routing lock tens of thousands of times a second.
+/// Floods of route changes: each takes the kernel's routing lock tens of thousands of times per second.
 pub(crate) static ROUTE_FLOODS: Group = Group { name: "route floods", at_once: 2 };
-/// Kernel threads whose answers are waited for a few seconds.
+/// Kernel threads with time limits of a few seconds.
 pub(crate) static KERNEL_THREADS: Group = Group { name: "kernel threads", at_once: usize::MAX };
-/// Tens of thousands of packets, each looked for on every interface.
+/// Tens of thousands of packets, each searched for on every interface.
 pub(crate) static PACKETS: Group = Group { name: "packets", at_once: usize::MAX };
 
-/// The group that runs, and how many tests of it.
+/// The running group, and the number of its tests.
 static RUNNING: Mutex<Option<(&Group, usize)>> = Mutex::new(None);
 static CHANGED: Condvar = Condvar::new();
 
@@ -36,15 +36,15 @@ thread_local! {
     static JOINED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The part of a test in a group, until it is dropped.
+/// Membership of a test in a group, until dropped.
 #[derive(Debug)]
 pub(crate) struct Membership {
-    /// False where the thread was in a group already: that one counts.
+    /// False if the thread was in a group already, whose membership counts.
     counted: bool,
 }
 
 impl Group {
-    /// Waits until nobody of another group runs and there is room in this one. A thread that is in a group stays there.
+    /// Waits until no other group runs and this one has room. A thread that is in a group stays in it.
     pub(crate) fn join(&'static self) -> Membership {
         if JOINED.replace(true) {
             return Membership { counted: false };

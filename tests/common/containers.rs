@@ -13,7 +13,7 @@ use tortie_kernel::container::Namespace;
 
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
-/// A container's namespace with a path, gone when dropped.
+/// Network namespace of a container, with a path; removed when dropped.
 pub(crate) struct Pod {
     pub(crate) name: String,
 }
@@ -34,17 +34,17 @@ impl Pod {
         Namespace::open(&self.path()).unwrap()
     }
 
-    /// Runs `ip` in it.
+    /// Runs `ip` in the namespace.
     pub(crate) fn ip(&self, words: &str) -> String {
         ip(&format!("-n {} {words}", self.name))
     }
 
-    /// Answers one octet to every connection and datagram with the address that it came from.
+    /// Answers every connection and datagram on this port with its source address.
     pub(crate) fn serve_source_address(&self, port: u16) {
         self.open().run(|| serve_source_address(port)).unwrap();
     }
 
-    /// What the server at `to` says of where we come from.
+    /// Returns our source address as the server at `to` sees it.
     pub(crate) fn source_seen_by(&self, kind: Kind, to: &str) -> Result<IpAddr, String> {
         self.open().run(|| source_seen_by(kind, to)).unwrap()
     }
@@ -82,7 +82,7 @@ pub(crate) fn serve_source_address(port: u16) {
     });
 }
 
-/// Asks from the namespace of this thread.
+/// Connects from the namespace of this thread.
 pub(crate) fn source_seen_by(kind: Kind, to: &str) -> Result<IpAddr, String> {
     let to: SocketAddr = to.parse().unwrap();
     let limit = Duration::from_millis(700);
@@ -108,15 +108,15 @@ pub(crate) fn source_seen_by(kind: Kind, to: &str) -> Result<IpAddr, String> {
     text.parse().map_err(|_| format!("{to} says `{text}`"))
 }
 
-/// How many octets a second come through in one direction, after the first burst: a stream of data from one namespace
-/// to another for a second and a half.
+/// Returns the throughput in octets per second in one direction after the first burst: a stream from one
+/// namespace to another for 1.5 s.
 pub(crate) fn octets_a_second(from: &Namespace, to: &Namespace, addr: IpAddr, port: u16) -> f64 {
     let listener = to.run(|| TcpListener::bind(SocketAddr::new(addr, port)).unwrap()).unwrap();
     let reader = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         let mut octets = vec![0; 1 << 16];
         let begin = std::time::Instant::now();
-        // The burst, and the slow start, are over after half a second.
+        // The burst and TCP slow start are over after 0.5 s.
         let (mut first, mut all) = (None, 0usize);
         while begin.elapsed() < Duration::from_millis(1700) {
             let n = stream.read(&mut octets).unwrap();

@@ -1,10 +1,10 @@
-//! A real etcd as a child process, on loopback, with its data in a folder that goes with it.
+//! A real etcd as a child process on loopback, with its data in a temporary folder.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Where the binary is, or why the test is skipped. In CI nothing is skipped.
+/// Returns the path of a program. If it is missing, the test is skipped; in CI that is a failure.
 pub(crate) fn binary(name: &str) -> Option<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -23,7 +23,7 @@ pub(crate) fn binary(name: &str) -> Option<PathBuf> {
     found
 }
 
-/// Certificates of a cluster, made by openssl.
+/// TLS certificates of a cluster, created with openssl.
 pub(crate) struct Tls {
     pub(crate) ca: PathBuf,
     pub(crate) cert: PathBuf,
@@ -31,7 +31,8 @@ pub(crate) struct Tls {
 }
 
 impl Tls {
-    /// One authority and one certificate for 127.0.0.1 and localhost, fit for both ends. A second time the authority is another.
+    /// Creates a certificate authority, and a certificate for 127.0.0.1 and localhost, for server and client.
+    /// A second call creates a different authority.
     pub(crate) fn make(dir: &Path) -> Self {
         let (ca, ca_key) = (dir.join("ca.pem"), dir.join("ca.key"));
         openssl(&format!(
@@ -44,7 +45,7 @@ impl Tls {
         tls
     }
 
-    /// A certificate of this authority, and its key.
+    /// Creates a certificate of this authority, with its key.
     pub(crate) fn certify(&self, name: &str, [cert, key]: [&Path; 2]) {
         let dir = self.ca.parent().expect("it lies in a folder");
         let file = |name: &str| dir.join(name).display().to_string();
@@ -67,8 +68,8 @@ fn openssl(args: &str) {
     assert!(done.status.success(), "openssl {args}: {}", String::from_utf8_lossy(&done.stderr));
 }
 
-/// Where an etcd keeps its data: in memory where that has room, because an etcd that waits for a busy disk neither answers nor
-/// renews a lease in time, and how long a disk takes is not what these tests are about.
+/// Returns a folder for etcd's data: in memory if there is room. An etcd that waits for a busy disk neither
+/// answers nor renews leases in time, and disk latency is not what these tests cover.
 fn data_folder() -> tempfile::TempDir {
     const ROOM: u64 = 4 << 30;
     let memory = Path::new("/dev/shm");
@@ -77,17 +78,17 @@ fn data_folder() -> tempfile::TempDir {
     made.unwrap_or_else(|| tempfile::tempdir().unwrap())
 }
 
-/// How clients come in.
+/// Authentication of clients.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Security {
     Plain,
-    /// The server shows a certificate.
+    /// The server presents a certificate.
     Tls,
-    /// Both do.
+    /// Server and client present certificates.
     Mutual,
 }
 
-/// One member.
+/// One member of the cluster.
 pub(crate) struct Member {
     pub(crate) name: String,
     pub(crate) client: u16,
@@ -98,7 +99,7 @@ pub(crate) struct Member {
 
 impl Member {
     fn start(&mut self, etcd: &Path, dir: &Path) {
-        // Dies with the thread of the test, whatever ends that.
+        // Killed with the thread of the test, however that ends.
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL"]).arg(etcd).args(&self.args);
         let log =
@@ -120,7 +121,7 @@ impl Member {
     }
 }
 
-/// A cluster of its own for one test.
+/// An etcd cluster for one test.
 pub(crate) struct Cluster {
     etcd: PathBuf,
     pub(crate) dir: tempfile::TempDir,
@@ -129,7 +130,7 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    /// Starts `n` members and waits until they answer; `None` when there is no etcd here.
+    /// Starts `n` members and waits until they answer. `None` without etcd.
     pub(crate) fn start(n: usize, security: Security) -> Option<Self> {
         let etcd = binary("etcd")?;
         for _ in 0..5 {
@@ -180,7 +181,7 @@ impl Cluster {
                     for (flag, file) in
                         [("cert-file", &tls.cert), ("key-file", &tls.key), ("trusted-ca-file", &tls.ca)]
                     {
-                        // etcd takes an authority for clients as the demand that they show a certificate.
+                        // etcd requires client certificates as soon as a client authority is set.
                         if side.is_empty() && flag == "trusted-ca-file" && security != Security::Mutual {
                             continue;
                         }
@@ -217,7 +218,7 @@ impl Cluster {
         self.try_etcdctl(&["endpoint", "health"]).is_some()
     }
 
-    /// `host:port` of each member.
+    /// Returns `host:port` of each member.
     pub(crate) fn endpoints(&self) -> String {
         self.members.iter().map(|m| format!("127.0.0.1:{}", m.client)).collect::<Vec<_>>().join(",")
     }
@@ -250,14 +251,14 @@ impl Cluster {
         self.try_etcdctl(args).unwrap_or_else(|| panic!("etcdctl {args:?} fails"))
     }
 
-    /// Starts again what was killed, on its data.
+    /// Restarts killed members on their data.
     pub(crate) fn restart(&mut self) {
         for member in self.members.iter_mut().filter(|m| m.child.is_none()) {
             member.start(&self.etcd, self.dir.path());
         }
     }
 
-    /// Starts the killed first member on another port, out of sight of its clients; gives its URL.
+    /// Starts the killed first member on another port, out of reach of its clients. Returns its URL.
     pub(crate) fn rehome(&mut self) -> String {
         let member = &mut self.members[0];
         let (home, hidden) = (format!("127.0.0.1:{}", member.client), format!("127.0.0.1:{}", port()));
@@ -268,7 +269,7 @@ impl Cluster {
         format!("etcd://{hidden}")
     }
 
-    /// Ends what [`Self::rehome`] began.
+    /// Reverts [`Self::rehome`].
     pub(crate) fn come_home(&mut self) {
         self.members[0].kill();
         self.restart();
@@ -282,7 +283,7 @@ impl Cluster {
         }
     }
 
-    /// Index of the member that leads.
+    /// Returns the index of the leader.
     pub(crate) fn leader(&self) -> usize {
         let status = self.etcdctl(&["endpoint", "status", "-w", "json"]);
         let status: serde_json::Value = serde_json::from_str(&status).unwrap();
@@ -299,7 +300,7 @@ impl Drop for Cluster {
     }
 }
 
-/// A port that is free now, below those that the kernel gives out by itself.
+/// Returns a free port below the range that the kernel assigns.
 fn port() -> u16 {
     loop {
         let port = rand::random_range(20_000..32_000);

@@ -1,4 +1,4 @@
-//! An agent's socket with one answer for everything, for tests of those who ask it.
+//! An agent socket with one fixed answer, for tests of its clients.
 
 #![allow(clippy::unwrap_used, dead_code, reason = "test helper")]
 
@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::Value;
 
-/// Answers every POST with this, and keeps what was asked.
+/// Answers every POST with `answer`, and records the requests.
 pub(crate) fn serve_fixed_answer(socket: &Path, answer: Value) -> Arc<Mutex<Vec<Value>>> {
     let listener = UnixListener::bind(socket).unwrap();
     let requests = Arc::new(Mutex::new(Vec::new()));
@@ -33,7 +33,7 @@ fn serve_one(mut stream: UnixStream, received: &Mutex<Vec<Value>>, answer: &Valu
         }
         let head = text.windows(4).position(|w| w == b"\r\n\r\n");
         if head.is_some() && text.starts_with(b"GET ") {
-            // As an agent of an earlier version says of what it does not know.
+            // The answer of an earlier agent version to an unknown request.
             let _ = write!(stream, "HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n");
             return;
         }

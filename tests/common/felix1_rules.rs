@@ -1,4 +1,4 @@
-//! What Felix 1.4 (Calico 1) leaves for one workload on `cali1`, shortened.
+//! Rules that Felix 1.4 (Calico 1) leaves for one workload on `cali1`, abridged.
 
 pub(crate) const RULES: &str = "*filter
 :felix-INPUT - [0:0]
@@ -21,7 +21,7 @@ pub(crate) const RULES: &str = "*filter
 COMMIT
 ";
 
-/// IPv4 has these, too.
+/// Additional tables for IPv4.
 pub(crate) const NAT: &str = "*nat
 :felix-PREROUTING - [0:0]
 -A PREROUTING -j felix-PREROUTING

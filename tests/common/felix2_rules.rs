@@ -1,5 +1,5 @@
-//! The rules that Felix 2.6 writes for a host with one workload (rules/*.go of projectcalico/felix 2.6.8), for
-//! `iptables-restore --noflush`. Each carries the hash by which Felix knows it again.
+//! The rules that Felix 2.6 writes for a host with one workload (rules/*.go of projectcalico/felix 2.6.8),
+//! for `iptables-restore --noflush`. Each has the hash by which Felix recognises it.
 
 use std::fmt::Write as _;
 
@@ -7,25 +7,25 @@ use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use sha2::{Digest as _, Sha224};
 
-/// A host, by what its rules depend on.
+/// Properties of a host that determine its rules.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Felix<'a> {
     pub(crate) v4: bool,
-    /// `IpInIpEnabled`, and the tunnel has its address.
+    /// `IpInIpEnabled` is set, and the tunnel has an address.
     pub(crate) ipip: bool,
     /// A pool masquerades.
     pub(crate) masquerade: bool,
-    /// The interface of the workload.
+    /// Interface of the workload.
     pub(crate) interface: &'a str,
-    /// Its one profile, which allows all.
+    /// Its only profile, which allows everything.
     pub(crate) profile: &'a str,
-    /// The one policy that selects it, with what its two chains match; both allow.
+    /// The only policy that selects it, with the matches of its two chains; both allow.
     pub(crate) policy: Option<(&'a str, [&'a str; 2])>,
 }
 
 type Chain = (String, Vec<String>);
 
-/// What Felix's marks say: a policy or profile has accepted, a policy has passed on, the packet is a workload's.
+/// Felix's packet marks: accepted by a policy or profile, passed by a policy, from a workload.
 const ACCEPT: &str = "0x1000000";
 const PASS: &str = "0x2000000";
 const WORKLOAD: &str = "0x4000000";
@@ -34,7 +34,8 @@ const FAILSAFE_IN: [(&str, u16); 2] = [("tcp", 22), ("udp", 68)];
 const FAILSAFE_OUT: [(&str, u16); 6] =
     [("tcp", 2379), ("tcp", 2380), ("tcp", 4001), ("tcp", 7001), ("udp", 53), ("udp", 67)];
 
-/// Felix's identifiers of rules: each is of the chain, of the rules before it and of itself (`RuleHashes` of iptables/rules.go).
+/// Computes Felix's rule identifiers: each depends on the chain, the rules before it and the rule itself
+/// (`RuleHashes` of iptables/rules.go).
 pub(crate) fn hashes(chain: &str, rules: &[String]) -> Vec<String> {
     let mut hash = Sha224::digest(chain);
     let each = rules.iter().map(|rule| {
@@ -69,7 +70,7 @@ fn chain<const N: usize>(name: &str, rules: [&str; N]) -> Chain {
     (name.to_owned(), rules.map(str::to_owned).to_vec())
 }
 
-/// Failsafe ports, as `way` names them (`destination` or, of replies, `source`).
+/// Returns the rules for failsafe ports. `way`: `destination`, or `source` for replies.
 fn ports(list: &[(&str, u16)], way: &str) -> Vec<String> {
     let rule = |(protocol, port): &(&str, u16)| {
         format!("-p {protocol} -m multiport --{way}-ports {port} --jump ACCEPT")
@@ -78,7 +79,7 @@ fn ports(list: &[(&str, u16)], way: &str) -> Vec<String> {
 }
 
 impl Felix<'_> {
-    /// All tables.
+    /// Returns all tables.
     pub(crate) fn rules(&self) -> String {
         let mut out = String::new();
         for (name, hooks, chains) in [
@@ -112,7 +113,7 @@ impl Felix<'_> {
         prerouting.push(is(ACCEPT, "--jump ACCEPT"));
         let output =
             [&clear(ALL), "--jump cali-to-host-endpoint", &is(ACCEPT, "--jump ACCEPT")].map(str::to_owned);
-        // Before connections are tracked replies have to be let through, too.
+        // Before connection tracking, replies have to be accepted too.
         let failsafe = |to: &[_], from: &[_]| [ports(to, "destination"), ports(from, "source")].concat();
         vec![
             ("cali-PREROUTING".to_owned(), prerouting),
@@ -179,7 +180,7 @@ impl Felix<'_> {
             "--jump cali-to-host-endpoint".to_owned(),
             accepted.clone(),
         ];
-        // What a host of IPv6 has to hear to be a router.
+        // ICMPv6 types that an IPv6 router has to receive.
         let received: &[u8] = if self.v4 { &[] } else { &[130, 131, 132, 133, 135, 136] };
         let mut to_host: Vec<String> = received
             .iter()
@@ -222,7 +223,7 @@ impl Felix<'_> {
         chains
     }
 
-    /// One of the two chains of the workload.
+    /// Returns one of the two chains of the workload.
     fn endpoint(&self, way: &str, policies: &str, profiles: &str) -> Chain {
         let mut rules = vec![
             "-m conntrack --ctstate RELATED,ESTABLISHED --jump ACCEPT".to_owned(),

@@ -1,4 +1,5 @@
-//! Hosts with real agents in namespaces: a fabric, a network of its own for etcd, and a store that the test can break.
+//! Hosts with real agents in namespaces: a fabric, a separate network for etcd, and a store that a test can
+//! break.
 //!
 //! ```text
 //!   host1 .. hostN --eth1--> switch (172.30.0.0/24; a BIRD at .254 when asked for)
@@ -28,17 +29,17 @@ mod unchanged;
 
 use super::concurrency::{self, Membership};
 
-/// Longest wait for anything; machines that run tests are busy.
+/// Maximum wait; machines that run tests are busy.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// The program under test.
 pub(crate) const TORTIE: &str = env!("CARGO_BIN_EXE_tortie");
 
-/// Asks until the answer is yes; panics with the last evidence.
+/// Polls until `ask` succeeds; panics with the last error.
 pub(crate) fn within(limit: Duration, what: &str, ask: impl FnMut() -> Result<(), String>) {
     poll_until(limit, what, ask).unwrap_or_else(|missed| panic!("{missed}"));
 }
 
-/// Asks until there is an answer, or gives the last evidence.
+/// Polls until `ask` returns a value. An error is the last one.
 pub(crate) fn poll_until<T>(
     limit: Duration,
     what: &str,
@@ -56,31 +57,31 @@ pub(crate) fn poll_until<T>(
     }
 }
 
-/// What the lab is made of.
+/// Composition of the lab.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Plan {
-    /// Hosts with an agent.
+    /// Number of hosts with an agent.
     pub(crate) hosts: usize,
-    /// Members of etcd; 0 = SQLite.
+    /// Number of etcd members; 0: SQLite.
     pub(crate) etcd: usize,
-    /// The switch is a BIRD too.
+    /// The switch is also a BIRD router.
     pub(crate) router: bool,
-    /// Words after `agent`, by host.
+    /// Additional arguments of `agent`, by host.
     pub(crate) flags: BTreeMap<usize, String>,
-    /// The members that a host knows, where not all.
+    /// Configured etcd members of a host, if not all.
     pub(crate) members: BTreeMap<usize, Vec<usize>>,
     /// Hosts whose agents wait for [`Hosts::start_agent`].
     pub(crate) later: Vec<usize>,
-    /// Only this is in the store at first, in the place of the usual data.
+    /// Initial contents of the store, in place of the usual data.
     pub(crate) data: Option<BTreeMap<String, String>>,
-    /// What else of this machine each host sees, as `binds` and `tmpfs` of a lab file.
+    /// Additional files of this machine visible to each host, as `binds` and `tmpfs` of a lab file.
     pub(crate) binds: &'static [&'static str],
     pub(crate) tmpfs: &'static [&'static str],
-    /// Hosts have an IPv6 address beside their IPv4 one: fd30::N.
+    /// Hosts have an IPv6 address too: fd30::N.
     pub(crate) dual: bool,
 }
 
-/// A lab that runs.
+/// A running lab.
 pub(crate) struct Hosts {
     pub(crate) lab: Running,
     plan: Plan,
@@ -88,7 +89,8 @@ pub(crate) struct Hosts {
     _group: Membership,
 }
 
-/// True when labs can be built here and the programs are there. Otherwise says why; in CI that is a failure.
+/// Returns true if labs can be built here and the programs are present. Otherwise prints the reason; in CI
+/// that is a failure.
 fn possible(options: &Options, plan: &Plan) -> bool {
     let skip = |why: &str| {
         assert!(std::env::var_os("CI").is_none(), "cannot run: {why}");
@@ -109,7 +111,7 @@ fn possible(options: &Options, plan: &Plan) -> bool {
     true
 }
 
-/// The value of a block of 64 addresses that belongs to a host.
+/// Returns the value of a block of 64 addresses with affinity to a host.
 pub(crate) fn block(cidr: &str, host: &str) -> String {
     let free: Vec<u32> = (0..64).collect();
     json!({
@@ -119,7 +121,7 @@ pub(crate) fn block(cidr: &str, host: &str) -> String {
     .to_string()
 }
 
-/// The keys of a block with its affinity.
+/// Returns the keys of a block and of its affinity.
 pub(crate) fn block_keys(cidr: &str, host: &str) -> [String; 2] {
     let name = cidr.replace('/', "-");
     [
@@ -128,7 +130,7 @@ pub(crate) fn block_keys(cidr: &str, host: &str) -> [String; 2] {
     ]
 }
 
-/// The data of the lab files of this repository, for as many hosts as are asked for.
+/// Returns the data of the lab files of this repository for this number of hosts.
 pub(crate) fn lab_data(hosts: usize, router: bool) -> BTreeMap<String, String> {
     let lab = if router { "tor-bird" } else { "mesh" };
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("topology/labs/{lab}/store.json"));
@@ -141,7 +143,7 @@ pub(crate) fn lab_data(hosts: usize, router: bool) -> BTreeMap<String, String> {
 }
 
 impl Hosts {
-    /// Builds the lab, fills the store and starts the agents; `None` when that is not possible here.
+    /// Builds the lab, fills the store and starts the agents. `None` if that is not possible here.
     pub(crate) fn up(plan: Plan) -> Option<Self> {
         let dir = tempfile::tempdir().unwrap();
         let options = Options::tied(Path::new(TORTIE), &dir.path().join("state"));
@@ -153,7 +155,7 @@ impl Hosts {
         let lab = Lab::from_text(&text, &dir.path().join("hosts.clab.yml")).unwrap_or_else(|e| panic!("{e}"));
         let lab = lab.up(&options, &mut |_| ()).unwrap_or_else(|e| panic!("{e}\n{text}"));
         let this = Self { lab, plan, dir, _group: group };
-        // Programs of PATH can be run when their folder is there at the agent's start.
+        // Programs in PATH are found only if their folder exists at the start of the agent.
         std::fs::create_dir_all(this.shared().join("bin")).unwrap();
         if this.plan.etcd > 0 {
             this.etcd_answers();
@@ -173,19 +175,19 @@ impl Hosts {
         self.lab.lab_dir().join("store")
     }
 
-    /// A program that agents find before the system's one of this name.
+    /// Installs a program that agents find before the system's program of the same name.
     pub(crate) fn tool(&self, name: &str, script: &str) {
         let dir = self.shared().join("bin");
         std::fs::write(dir.join(name), format!("#!/bin/sh\n{script}\n")).unwrap();
         std::fs::set_permissions(dir.join(name), std::fs::Permissions::from_mode(0o755)).unwrap();
     }
 
-    /// Lets a host's agent start.
+    /// Starts the agent of a host that waits.
     pub(crate) fn start_agent(&self, host: usize) {
         std::fs::write(self.shared().join(format!("go{host}")), "").unwrap();
     }
 
-    /// Waits until etcd answers on every member that runs.
+    /// Waits until etcd answers on every running member.
     pub(crate) fn etcd_answers(&self) {
         within(PATIENCE, "etcd answers", || match self.try_etcdctl(1, &["endpoint", "health"]) {
             Ok(_) => Ok(()),
@@ -196,8 +198,8 @@ impl Hosts {
         });
     }
 
-    /// Starts the first member again and waits until it answers. One that ends at its start (a port that is not free
-    /// yet) is started once more.
+    /// Restarts the first member and waits until it answers. One that exits at its start, because its port is
+    /// not free yet, is started once more.
     pub(crate) fn start_etcd(&mut self) {
         self.start("etcd1");
         let begin = Instant::now();
@@ -223,12 +225,12 @@ impl Hosts {
         self.try_etcdctl(member, words).unwrap_or_else(|e| panic!("etcdctl {words:?}: {e}"))
     }
 
-    /// A member's link to everybody else.
+    /// Sets the link of a member up or down.
     pub(crate) fn cable(&self, member: usize, up: bool) {
         self.lab.set_link(&format!("etcd{member}"), "eth1", up).unwrap();
     }
 
-    /// Runs `tortie` straight on the store: on the first member of etcd itself, or on the first host.
+    /// Runs `tortie` directly on the store: on the first etcd member, or on the first host.
     pub(crate) fn store(&self, words: &[&str]) -> Output {
         self.store_at(1, words)
     }
@@ -254,7 +256,7 @@ impl Hosts {
         assert!(output.status.success(), "{output:?}");
     }
 
-    /// Writes a map into the store, on a member that answers on its own loopback.
+    /// Imports a map into the store, on a member that answers on its loopback.
     pub(crate) fn import(&self, data: &BTreeMap<String, String>) {
         self.import_at(1, data);
     }
@@ -266,14 +268,14 @@ impl Hosts {
         assert!(output.status.success(), "{output:?}");
     }
 
-    /// Runs `tortie` on a host, as a person there would.
+    /// Runs `tortie` on a host, as an operator would.
     pub(crate) fn tortie(&self, host: usize, words: &[&str]) -> Output {
         let mut all = vec![TORTIE];
         all.extend(words);
         self.lab.exec(&format!("host{host}"), &all).unwrap()
     }
 
-    /// Output of a command that has to succeed.
+    /// Returns the output of a command that has to succeed.
     pub(crate) fn run(&self, node: &str, command: &str) -> String {
         let output = self.lab.exec(node, &command.split(' ').collect::<Vec<_>>()).unwrap();
         assert!(output.status.success(), "{node}: {command}: {}", stderr(&output));
@@ -284,7 +286,7 @@ impl Hosts {
         format!("host{host}")
     }
 
-    /// Process id of a host's agent.
+    /// Returns the process id of a host's agent.
     pub(crate) fn pid(&self, host: usize) -> i32 {
         self.lab.pid(&Self::node(host)).unwrap_or_else(|| panic!("host{host}: {}", self.log(host)))
     }
@@ -293,19 +295,19 @@ impl Hosts {
         std::fs::read_to_string(self.lab.log_of(&Self::node(host)).unwrap()).unwrap_or_default()
     }
 
-    /// A path as a host sees it.
+    /// Returns a path in the file system of a host.
     pub(crate) fn path(&self, host: usize, path: &str) -> PathBuf {
         PathBuf::from(format!("/proc/{}/root{path}", self.pid(host)))
     }
 
-    /// A path as a node sees it, also while its command does not run.
+    /// Returns a path in the file system of a node, even if its command is not running.
     pub(crate) fn holder_path(&self, node: &str, path: &str) -> PathBuf {
         let netns = self.lab.netns(node).unwrap();
         let process = netns.ancestors().nth(2).unwrap();
         process.join("root").join(path.trim_start_matches('/'))
     }
 
-    /// One request on the agent's socket: status code and body.
+    /// Sends one request to the agent's socket. Returns status code and body.
     pub(crate) fn ask(
         &self,
         host: usize,
@@ -348,7 +350,7 @@ impl Hosts {
         found
     }
 
-    /// Waits until `check` is content with a host's status.
+    /// Waits until `check` accepts the status of a host.
     pub(crate) fn until(&self, host: usize, what: &str, check: impl Fn(&Value) -> bool) -> Value {
         let mut found = Value::Null;
         within(PATIENCE, &format!("host{host}: {what}"), || {
@@ -358,7 +360,7 @@ impl Hosts {
         found
     }
 
-    /// The prefixes that are in a host's kernel with our protocol number, blackholes too.
+    /// Returns the prefixes in a host's kernel with our protocol number, blackholes included.
     pub(crate) fn routes(&self, host: usize) -> BTreeSet<String> {
         let text = self.run(&Self::node(host), "ip route show proto 179");
         text.lines()
@@ -372,7 +374,7 @@ impl Hosts {
             .collect()
     }
 
-    /// Waits until exactly these are in a host's kernel.
+    /// Waits until a host's kernel has exactly these routes.
     pub(crate) fn until_routes(&self, host: usize, wanted: &[&str]) {
         let wanted: BTreeSet<String> = wanted.iter().map(|w| (*w).to_owned()).collect();
         within(PATIENCE, &format!("routes of host{host}"), || {
@@ -384,7 +386,7 @@ impl Hosts {
         });
     }
 
-    /// Waits until every wanted session of every host that runs is up.
+    /// Waits until every session of every running host is up.
     pub(crate) fn until_sessions(&self, each: usize) {
         for host in (1..=self.plan.hosts).filter(|h| self.lab.pid(&Self::node(*h)).is_some()) {
             self.until(host, "sessions up", |s| {
@@ -394,7 +396,7 @@ impl Hosts {
         }
     }
 
-    /// Sessions of a host: name -> (state, seconds in it, flaps).
+    /// Returns the sessions of a host: name -> (state, seconds in that state, flaps).
     pub(crate) fn sessions(&self, host: usize) -> BTreeMap<String, (String, u64, u64)> {
         let mut list = Value::Null;
         within(PATIENCE, "the agent lists its peers", || {
@@ -421,9 +423,9 @@ impl Hosts {
         assert!(self.lab.signal(node, Victim::Command, signal).unwrap(), "{node} does not run");
     }
 
-    /// Waits until a host's agent has ended, and well.
+    /// Waits until a host's agent has ended successfully.
     pub(crate) fn until_ended(&mut self, host: usize) {
-        // Its first thread may be gone before the others are.
+        // Its main thread may end before the others.
         within(PATIENCE, "the agent ends", || match self.lab.exit_status(&Self::node(host)) {
             Some(status) if status.success() => Ok(()),
             status => Err(format!("{status:?}\n{}", self.log(host))),
@@ -443,7 +445,7 @@ pub(crate) fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// The lab as a containerlab file.
+/// Returns the lab as a containerlab file.
 fn text(plan: &Plan) -> String {
     let (mut nodes, mut links, mut waits) = (String::new(), String::new(), Vec::new());
     let mut ports = String::new();

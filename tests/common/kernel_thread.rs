@@ -1,4 +1,4 @@
-//! A kernel thread under test: sends messages, waits for facts, asks questions.
+//! A kernel thread under test: sends messages, waits for facts, runs queries.
 
 #![allow(
     dead_code,
@@ -22,7 +22,7 @@ use tortie_net::{Cidr, ScopedAddr};
 
 use super::concurrency::{self, Membership};
 
-/// Facts that take longer than this are missing.
+/// Time limit for a fact to arrive.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(crate) fn options(mode: Mode) -> Options {
@@ -65,7 +65,7 @@ impl Rig {
         self.handle.as_ref().expect("running").sender().send(message).expect("kernel thread runs");
     }
 
-    /// The first fact that `pick` accepts; others before it are dropped.
+    /// Returns the first fact that `pick` accepts; earlier ones are discarded.
     pub(crate) fn wait<T>(&self, what: &str, mut pick: impl FnMut(&KernelFact) -> Option<T>) -> T {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -79,12 +79,12 @@ impl Rig {
         }
     }
 
-    /// The facts that came so far.
+    /// Returns the facts received so far.
     pub(crate) fn drain(&self) -> Vec<KernelFact> {
         self.facts.try_iter().collect()
     }
 
-    /// Sends an intent with these blackholes, each of its change.
+    /// Sends an intent with these blackholes, each with its change id.
     pub(crate) fn intend(&mut self, blackholes: &[(&str, u64)]) {
         self.generation += 1;
         self.send(ToKernel::Intent(Arc::new(KernelIntent {
@@ -96,7 +96,7 @@ impl Rig {
         })));
     }
 
-    /// Sends an intent with these blackholes; gives those that failed.
+    /// Sends an intent with these blackholes. Returns those that failed.
     pub(crate) fn blackholes(&mut self, prefixes: &[&str]) -> Vec<(Cidr, String)> {
         self.generation += 1;
         let generation = self.generation;
@@ -114,7 +114,7 @@ impl Rig {
         })
     }
 
-    /// The next acknowledgements of blackholes.
+    /// Returns the next acknowledgements of blackholes.
     pub(crate) fn acknowledged(&self) -> Vec<(String, u64, BlackholeOutcome)> {
         self.wait("Applied", |fact| match fact {
             KernelFact::Applied { acknowledged, .. } if !acknowledged.is_empty() => {
@@ -124,7 +124,8 @@ impl Rig {
         })
     }
 
-    /// Learns prefixes over next hops, 1,024 at a time; gives how many were written and deleted.
+    /// Learns prefixes with these next hops, 1,024 at a time. Returns the number of routes written and
+    /// deleted.
     pub(crate) fn learn_all(
         &self,
         prefixes: impl IntoIterator<Item = Cidr>,
@@ -165,7 +166,7 @@ impl Rig {
         self.next_hop(addr)
     }
 
-    /// The next fact about a tracked next hop.
+    /// Returns the next fact about a tracked next hop.
     pub(crate) fn next_hop(&self, addr: IpAddr) -> Option<Resolved> {
         self.wait("NextHop", |fact| match fact {
             KernelFact::NextHop(a, answer) if *a == addr => Some(*answer),
@@ -173,7 +174,7 @@ impl Rig {
         })
     }
 
-    /// Asks the kernel thread.
+    /// Runs a query on the kernel thread.
     pub(crate) fn ask<T: Send + 'static>(
         &self,
         question: impl FnOnce(&KernelView<'_>) -> T + Send + 'static,
@@ -185,7 +186,7 @@ impl Rig {
         answers.recv_timeout(PATIENCE).expect("the kernel thread answers")
     }
 
-    /// Requests sent so far, carried out or refused.
+    /// Returns the number of requests sent, including rejected ones.
     pub(crate) fn writes(&self) -> u64 {
         self.ask(|v| v.counters().ops.iter().flatten().sum())
     }
@@ -195,17 +196,17 @@ pub(crate) fn cidr(text: &str) -> Cidr {
     text.parse().expect("prefix")
 }
 
-/// `count` consecutive /26 blocks from 10.128.0.0 on.
+/// Returns `count` consecutive /26 blocks from 10.128.0.0.
 pub(crate) fn blocks(count: u32) -> impl Iterator<Item = Cidr> {
     (0..count).map(|i| Cidr::v4((0x0a80_0000 + i * 64).into(), 26))
 }
 
-/// `count` consecutive /122 blocks.
+/// Returns `count` consecutive /122 blocks.
 pub(crate) fn blocks_v6(count: u128) -> impl Iterator<Item = Cidr> {
     (0..count).map(|i| Cidr::v6(((0x2001_0db8_u128 << 96) + (1 << 80) + i * 64).into(), 122))
 }
 
-/// Tries until `check` holds; gives how long that took.
+/// Polls until `check` returns true. Returns the time that took.
 pub(crate) fn eventually(what: &str, limit: Duration, mut check: impl FnMut() -> bool) -> Duration {
     let begin = Instant::now();
     while !check() {

@@ -1,4 +1,5 @@
-//! What tests of several subjects share: programs under test, hosts and namespaces, others' daemons and what they write.
+//! Helpers of several tests: programs under test, hosts and namespaces, other daemons and the data that they
+//! write.
 
 #![allow(
     dead_code,

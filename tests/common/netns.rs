@@ -1,4 +1,4 @@
-//! Throw-away network namespaces for tests: each lives in one thread and dies with it.
+//! Temporary network namespaces for tests: each belongs to one thread and ends with it.
 
 #![allow(
     unsafe_code,
@@ -9,11 +9,11 @@
 
 use std::process::Command;
 
-/// Runs `body` on a thread with an empty network namespace of its own (loopback up). Without the right to create one the
-/// test is skipped and says so; in CI (`CI` set) that is a failure.
+/// Runs `body` on a thread with its own empty network namespace (loopback up). Without permission to create
+/// one, the test is skipped with a message; in CI (`CI` set) that is a failure.
 pub(crate) fn in_netns(body: impl FnOnce() + Send + 'static) {
     let thread = std::thread::spawn(move || {
-        // SAFETY: only the network namespace of this fresh thread changes; no file descriptors are shared anew.
+        // SAFETY: only the network namespace of this new thread changes; no file descriptors are affected.
         if let Err(error) = unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) } {
             assert!(std::env::var_os("CI").is_none(), "no network namespace in CI: {error}");
             eprintln!("skipped: no network namespace ({error}); run as root or under `unshare -rn`");
@@ -27,14 +27,15 @@ pub(crate) fn in_netns(body: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// Runs `ip` with these words in the namespace of the calling thread; panics when it fails.
+/// Runs `ip` with these arguments in the namespace of the calling thread; panics on failure.
 pub(crate) fn ip(words: &str) -> String {
     let out = try_ip(words);
     assert!(out.0, "ip {words}: {}", out.1);
     out.1
 }
 
-/// Like [`ip`], with success and output. What it grumbles about all the same (namespaces that others remove) is left out.
+/// Like [`ip`], but returns success and output. Harmless warnings about namespaces that others remove are
+/// filtered out.
 pub(crate) fn try_ip(words: &str) -> (bool, String) {
     let out = Command::new("ip").args(words.split_whitespace()).output().expect("iproute2 is installed");
     let mut text = String::from_utf8_lossy(&out.stdout).into_owned();
@@ -44,7 +45,7 @@ pub(crate) fn try_ip(words: &str) -> (bool, String) {
     (out.status.success(), text)
 }
 
-/// Feeds many lines to `ip -batch`.
+/// Passes many lines to `ip -batch`.
 pub(crate) fn ip_batch(lines: &str) {
     use std::io::Write;
     let mut child = Command::new("ip")
@@ -56,7 +57,7 @@ pub(crate) fn ip_batch(lines: &str) {
     assert!(child.wait().expect("ip ends").success());
 }
 
-/// Two ends of a veth, both here and up, the first with these addresses.
+/// Creates a veth pair with both ends in this namespace and up; the first end has these addresses.
 pub(crate) fn veth(name: &str, peer: &str, addresses: &[&str]) {
     ip(&format!("link add {name} type veth peer name {peer}"));
     for address in addresses {
@@ -65,7 +66,7 @@ pub(crate) fn veth(name: &str, peer: &str, addresses: &[&str]) {
     }
     ip(&format!("link set {name} up"));
     ip(&format!("link set {peer} up"));
-    // Until the kernel says so the routes of the link are shown as `linkdown`.
+    // Until the kernel reports that, routes of the link are shown as `linkdown`.
     for _ in 0..200 {
         if ip(&format!("link show {name}")).contains("state UP") {
             return;
@@ -75,13 +76,13 @@ pub(crate) fn veth(name: &str, peer: &str, addresses: &[&str]) {
     panic!("{name} has no carrier");
 }
 
-/// A namespace of its own for a body that waits until the caller says so: gives where to say it, and the path of the
-/// namespace, which lives as long as somebody holds a socket of it.
+/// Runs a body in a new namespace until the caller signals it. Returns the sender of that signal, and the
+/// path of the namespace, which exists as long as a socket in it is open.
 pub(crate) fn in_netns_kept(body: impl FnOnce() + Send + 'static) -> (std::sync::mpsc::Sender<()>, String) {
     let (go, receiver) = std::sync::mpsc::channel();
     let (sender, path) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
-        // SAFETY: only the network namespace of this fresh thread changes; no file descriptors are shared anew.
+        // SAFETY: only the network namespace of this new thread changes; no file descriptors are affected.
         unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) }
             .expect("a second namespace like the first");
         let thread = rustix::thread::gettid().as_raw_nonzero();

@@ -1,4 +1,4 @@
-//! What the core does with changes of the store, without the core: model, engine, and the kernel thread's answer.
+//! Processing of store changes by model, engine and kernel thread, without the core.
 
 #![allow(
     dead_code,
@@ -20,7 +20,7 @@ use tortie_store::{Change, Delta, KeyValue};
 
 use super::kernel_thread::Rig;
 
-/// What the core does, without the core.
+/// Performs the core's work on policy changes.
 pub(crate) struct Policy {
     pub(crate) model: Model,
     engine: Engine,
@@ -49,8 +49,8 @@ impl Policy {
         assert!(failed.is_empty(), "{failed:?}\n{}", self.dump());
     }
 
-    /// The same, when it is not said that the kernel takes it: gives the endpoints that fail. What is told to the kernel
-    /// thread may be made worse before.
+    /// The same without a requirement that the kernel accepts the change. Returns the endpoints that fail.
+    /// `edit` may modify the change before it is sent.
     pub(crate) fn try_change(
         &mut self,
         rig: &Rig,
@@ -66,7 +66,7 @@ impl Policy {
         failed.into_iter().map(|(key, why)| (Key::Endpoint(key).to_string(), why)).collect()
     }
 
-    /// Tells the kernel thread, which may be made worse before, and does not wait for it.
+    /// Sends a change, possibly modified, to the kernel thread without waiting for it.
     pub(crate) fn change_with(
         &mut self,
         rig: &Rig,
@@ -107,7 +107,7 @@ impl Policy {
         rig.send(ToKernel::Policy(Arc::new(PolicyChange { serial, change, delta, globals })));
     }
 
-    /// The same store, by a process that has just begun.
+    /// Reloads the same store, as after a restart of the process.
     pub(crate) fn restart(&mut self, rig: &Rig) {
         let store = std::mem::take(&mut self.store);
         let keys: Vec<_> = store.into_iter().map(|(key, value)| (key, Some(value))).collect();

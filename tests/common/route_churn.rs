@@ -1,4 +1,4 @@
-//! A stranger with many routes: blackholes of protocol 50, written in netlink batches.
+//! Another process with many routes: blackholes of protocol 50, written in netlink batches.
 
 #![allow(
     dead_code,
@@ -26,7 +26,7 @@ impl RouteFlood {
         Self { socket }
     }
 
-    /// Adds or deletes `count` /32 blackholes from 10.200.0.0 on.
+    /// Adds or deletes `count` /32 blackholes from 10.200.0.0.
     pub(crate) fn blackholes(&self, count: u32, add: bool) {
         for first in (0..count).step_by(512) {
             let mut buf = Vec::new();
@@ -35,7 +35,7 @@ impl RouteFlood {
                 message(&mut buf, 0x0ac8_0000 + i, add, i == last);
             }
             self.socket.send(&buf, 0).expect("sent");
-            // The last answer is the acknowledgement; errors may come before it.
+            // The last answer is the acknowledgement; errors may precede it.
             loop {
                 let mut answer = Vec::with_capacity(1 << 16);
                 self.socket.recv(&mut answer, 0).expect("answer");
@@ -46,7 +46,8 @@ impl RouteFlood {
         }
     }
 
-    /// That many changes a second for a while; ends with all of its `width` routes in the kernel. Gives the true rate.
+    /// Makes this number of changes per second for a while, and ends with all `width` routes in the kernel.
+    /// Returns the actual rate.
     pub(crate) fn churn(&self, per_second: u32, width: u32, time: Duration) -> f64 {
         let begin = Instant::now();
         let mut changes = 0u32;

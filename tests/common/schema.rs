@@ -1,4 +1,4 @@
-//! Whether a JSON value is what the published schema says.
+//! Validation of JSON values against the published schema.
 
 #![allow(
     clippy::unwrap_used,
@@ -12,7 +12,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-/// What `docs/schema/v1.json` says.
+/// Contents of `docs/schema/v1.json`.
 pub(crate) struct Published(Value);
 
 impl Published {
@@ -21,7 +21,7 @@ impl Published {
         Self(serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap())
     }
 
-    /// The form of what each command answers.
+    /// Returns the output form of each command.
     pub(crate) fn commands(&self) -> BTreeMap<String, String> {
         let all = self.0["commands"].as_object().unwrap();
         all.iter()
@@ -29,7 +29,7 @@ impl Published {
             .collect()
     }
 
-    /// Whether a command may answer so: one document, or one object a line.
+    /// Checks the output of a command: one document, or one object per line.
     pub(crate) fn check_output(&self, command: &str, stdout: &[u8]) -> Result<(), String> {
         let said = &self.0["commands"][command];
         let schema =
@@ -43,9 +43,9 @@ impl Published {
         Ok(())
     }
 
-    /// The code and text of an error.
+    /// Returns code and text of an error.
     pub(crate) fn error(&self, stderr: &[u8]) -> Result<(String, String), String> {
-        // What is said beside it, such as a warning, comes before.
+        // Warnings may precede it.
         let text = String::from_utf8_lossy(stderr);
         let line = text.lines().last().unwrap_or_default();
         let value: Value = serde_json::from_str(line).map_err(|e| format!("{e}: {text}"))?;
@@ -55,7 +55,7 @@ impl Published {
     }
 }
 
-/// The part of JSON Schema that ours uses.
+/// Implements the part of JSON Schema that the published schema uses.
 pub(crate) fn check(schema: &Value, value: &Value, root: &Value, place: &str) -> Result<(), String> {
     if let Some(path) = schema["$ref"].as_str() {
         let name = path.strip_prefix("#/$defs/").unwrap();

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-/// A program as tests/tools/peers.sh unpacks it.
+/// Returns the path of a program unpacked by tests/tools/peers.sh.
 pub(crate) fn tool(name: &str) -> Option<PathBuf> {
     let own = concat!(env!("CARGO_MANIFEST_DIR"), "/target/peers/bin");
     let dir = std::env::var_os("TORTIE_PEERS").map_or_else(|| PathBuf::from(own), PathBuf::from);

@@ -1,4 +1,4 @@
-//! Strangers that change 50,000 routes a second, and notifications that get lost.
+//! Other processes that change 50,000 routes per second, and lost notifications.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::common::route_churn::RouteFlood;
 use tortie_engine::routing::ChangeId;
 use tortie_kernel::{KernelFact, LearnedChange, Mode, Options, ToKernel};
 
-/// Own routes are attacked under churn; afterwards everything is right within two seconds.
+/// Attacks own routes under churn; afterwards everything is correct within 2 s.
 fn churn(options: &Options, expect_overrun: bool) {
     let _group = concurrency::ROUTE_FLOODS.join();
     veth("eth0", "peer0", &["192.0.2.1/24"]);
@@ -51,7 +51,7 @@ fn churn(options: &Options, expect_overrun: bool) {
     let took = eventually("the end state is right", Duration::from_secs(2), || right(&rig));
     let counters = rig.ask(|v| v.counters());
     eprintln!("{rate:.0} changes/s, {attacks} attacks, right after {took:?}: {counters:?}");
-    // On a quiet machine it is above 40,000 a second; a busy one proves the same with less.
+    // An idle machine exceeds 40,000 per second; a busy one proves the same with less.
     assert!(rate > 1_000.0, "the generator is too slow to prove anything: {rate}");
     assert!(attacks > 20 && counters.repairs > 20, "{counters:?}");
     if expect_overrun {
@@ -90,7 +90,7 @@ fn each_change_of_a_tracked_next_hop_is_reported() {
         ip("route add default via 2001:db8::77 metric 9");
         let via = rig.next_hop("2001:db8:9::1".parse().unwrap()).expect("resolved");
         assert_eq!((via.gateway, via.metric), (Some("2001:db8::77".parse().unwrap()), 9));
-        // A learned route resolves a next hop as well (RFC 4271 9.1.2.1).
+        // A learned route resolves a next hop too (RFC 4271 9.1.2.1).
         rig.learn("203.0.113.0/26", &["192.0.2.9"]);
         let learned = rig.track("203.0.113.5").expect("by the learned route");
         assert_eq!((learned.gateway, learned.metric), (Some("192.0.2.9".parse().unwrap()), 1790));
@@ -120,7 +120,7 @@ fn a_leg_of_an_ipv6_route_goes_alone() {
         ip("-6 route del default via 2001:db8::77");
         let other = rig.next_hop("2001:db8:9::1".parse().unwrap()).expect("resolved over the other leg");
         assert_eq!(other.gateway, Some("2001:db8:1::77".parse().unwrap()));
-        // A leg of another protocol joins the first, and leaves it.
+        // A leg with another protocol is added to the first one, and removed.
         ip("-6 route append default via 2001:db8::77 proto static");
         assert_eq!(rig.next_hop("2001:db8:9::1".parse().unwrap()), Some(first));
         ip("-6 route del default via 2001:db8::77");
@@ -139,7 +139,7 @@ fn a_foreign_route_goes_with_its_nexthop_object() {
         ip("route add 203.0.113.0/24 nhid 5");
         let rig = Rig::program();
         assert!(rig.track("203.0.113.5").is_some());
-        // Linux tells that the object went, and not that the route did.
+        // Linux reports the removal of the object, but not of the route.
         ip("nexthop del id 5");
         assert_eq!(rig.next_hop("203.0.113.5".parse().unwrap()), None);
         rig.stop();
@@ -183,7 +183,7 @@ fn refusals_in_a_full_batch_name_their_routes_and_lose_no_answer() {
     in_netns(|| {
         veth("eth0", "peer0", &["192.0.2.1/24", "2001:db8::1/64"]);
         let rig = Rig::program();
-        // The kernel refuses IPv6 routes over an IPv4 nexthop: every second request of the batch.
+        // The kernel rejects IPv6 routes over an IPv4 nexthop: every second request of the batch.
         let mixed: Vec<LearnedChange> = blocks(512)
             .zip(blocks_v6(512))
             .flat_map(|(v4, v6)| [v4, v6])
@@ -205,7 +205,7 @@ fn refusals_in_a_full_batch_name_their_routes_and_lose_no_answer() {
             failed[0]
         );
         assert_eq!(ip("route show proto 179").lines().count(), 512);
-        // With a next hop of its family each is right at once.
+        // With a next hop of their own family, all are installed at once.
         assert_eq!(rig.learn_all(blocks_v6(512), &["2001:db8::9"]), (512, 0));
         assert_eq!(rig.ask(|v| (v.counts().installed, v.counts().failed)), (1024, 0));
         rig.stop();

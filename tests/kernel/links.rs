@@ -1,4 +1,5 @@
-//! Nexthop objects and their routes vanish without a word when links flap; these tests make that happen in each way.
+//! Nexthop objects and their routes disappear without a notification when links flap; these tests cause that
+//! in every way.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,13 +13,14 @@ use tortie_kernel::{KernelFact, Mode, Options, PolicyChange, ToKernel};
 
 const ROUTES: u32 = 2000;
 
-/// Own routes of both families; the legs of ECMP routes are lines of their own that start with a tab.
+/// Returns the number of own routes of both families; legs of ECMP routes are separate lines that start with
+/// a tab.
 fn own_count() -> usize {
     let text = ip("route show proto 179") + &ip("-6 route show proto 179");
     text.lines().filter(|l| !l.starts_with('\t')).count()
 }
 
-/// Two links, many routes over the first, some over both as ECMP, both families.
+/// Creates two links and many routes over the first, some of them ECMP over both, in both families.
 fn set_up(options: &Options) -> (Rig, usize) {
     veth("eth0", "peer0", &["192.0.2.1/24", "2001:db8::1/64"]);
     veth("eth1", "peer1", &["198.51.100.1/24", "2001:db8:51::1/64"]);
@@ -33,7 +35,8 @@ fn set_up(options: &Options) -> (Rig, usize) {
     (rig, all)
 }
 
-/// Breaks, waits, mends; everything must be back soon after, ECMP with both legs, and nothing may be called a repair.
+/// Breaks a link, waits, and repairs it. All routes must be back soon after, ECMP with both legs, and none
+/// may count as a repair.
 fn flap(options: &Options, breaks: &[&str], fixes: &[&str]) {
     let (rig, all) = set_up(options);
     let ecmp = || ip("route show 10.65.1.0/26").matches("via").count();
@@ -51,7 +54,7 @@ fn flap(options: &Options, breaks: &[&str], fixes: &[&str]) {
     }
     let repaired = rig.drain().into_iter().find(|f| matches!(f, KernelFact::Repaired { .. }));
     assert_eq!(repaired, None, "the kernel did it, nobody else");
-    // The kernel has the last one a moment before its answer is read.
+    // The kernel has the last route a moment before its answer is read.
     eventually("no drift", Duration::from_secs(1), || rig.ask(|v| v.drift(5)).count == 0);
     rig.stop();
 }
@@ -121,7 +124,8 @@ fn ten_thousand_routes_are_back_within_half_a_second_of_carrier() {
     });
 }
 
-/// What the host is connected to, from its start on and as it comes and goes: blocks are withheld and addresses excluded by it.
+/// Connected networks of the host are reported from the start and as they change: blocks are withheld and
+/// addresses excluded because of them.
 #[test]
 fn networks_that_the_host_is_connected_to_are_reported_as_they_come_and_go() {
     in_netns(|| {
@@ -140,7 +144,7 @@ fn networks_that_the_host_is_connected_to_are_reported_as_they_come_and_go() {
         ip("link add docker0 type bridge");
         ip("address add 172.17.0.1/16 dev docker0");
         reported(&rig, &[&["docker0 172.17.0.0/16 172.17.0.1"][..], &own].concat());
-        // Interfaces of workloads and bridges of CNI plugins are none, whatever they have.
+        // Interfaces of workloads and bridges of CNI plugins do not count, whatever their addresses.
         ip("link add cni0 type bridge");
         ip("address add 10.65.1.1/24 dev cni0");
         ip("link add cali1 type veth peer name web0");
@@ -150,7 +154,7 @@ fn networks_that_the_host_is_connected_to_are_reported_as_they_come_and_go() {
         reported(&rig, &all);
         ip("link del docker0");
         reported(&rig, &all[1..]);
-        // By the prefix in force, whatever it is.
+        // With the interface prefix in force, whatever it is.
         let globals =
             Globals { interface_prefixes: vec!["tap".to_owned()], ..Globals::of(&Model::new("h1")) };
         let (delta, change) = (RulesetDelta::default(), ChangeId(1));

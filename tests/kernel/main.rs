@@ -1,4 +1,5 @@
-//! The kernel thread and the set-up of containers against the real kernel, each test in network namespaces of its own.
+//! Tests of the kernel thread and of container set-up with the real kernel, each test in its own network
+//! namespaces.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test says with a panic what is wrong")]
 

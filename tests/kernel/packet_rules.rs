@@ -1,4 +1,4 @@
-//! Packet rules in a kernel that others use too: restarts, strangers, and hands that delete.
+//! Packet rules in a kernel that other processes use too: restarts, foreign tables, and manual deletions.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test says with a panic what is wrong")]
 
@@ -30,7 +30,7 @@ fn put(key: &str, value: &str) -> (String, Option<String>) {
     (format!("/calico/v1/{key}"), Some(value.to_owned()))
 }
 
-/// Two workloads here, some elsewhere, a host endpoint, policies over sets, a profile.
+/// Two local workloads, some remote ones, a host endpoint, policies over sets, a profile.
 fn store() -> Vec<(String, Option<String>)> {
     let mut keys = vec![
         put(
@@ -57,7 +57,7 @@ fn store() -> Vec<(String, Option<String>)> {
     keys
 }
 
-/// The table with its handles, which change when an object is written anew, and without its counters.
+/// Returns the table with its handles, which change when an object is rewritten, and without its counters.
 fn listed(nft: &PathBuf) -> Vec<String> {
     let text = run(nft, "-j -a list table inet tortie");
     let Value::Object(top) = serde_json::from_str(&text).unwrap() else { panic!("{text}") };
@@ -95,7 +95,7 @@ fn meaning(nft: &PathBuf) -> Vec<String> {
     lines
 }
 
-/// The elements of a set have no order.
+/// Sorts the elements of a set, which have no order.
 fn sort_sets(value: &mut Value) {
     if let Some(Value::Array(list)) = value.get_mut("set").and_then(|set| set.get_mut("elem")) {
         list.sort_by_key(ToString::to_string);
@@ -174,7 +174,7 @@ fn a_restart_writes_nothing_that_is_right_and_repairs_what_is_not() {
         assert_eq!(rig.ask(|view| view.rule_counts().unwrap().transactions), 0);
         rig.stop();
 
-        // While nobody looked: one chain was emptied, one endpoint went, one came.
+        // While the agent was down, one chain was flushed, one endpoint was removed and one added.
         run(&nft, "flush chain inet tortie forward-from");
         let gone = ("/calico/v1/host/h1/workload/cni/w2/endpoint/eth0".to_owned(), None);
         rig = Rig::start(&options());
@@ -279,13 +279,14 @@ fn observing_writes_nothing_and_says_what_differs() {
     });
 }
 
-/// A rule with more matches than the kernel takes, which no store can ask for (`NFT_RULE_MAXEXPRS`).
+/// Returns a rule with more matches than the kernel accepts, which no store can require
+/// (`NFT_RULE_MAXEXPRS`).
 fn too_long() -> Rule {
     let id = |n: u32| SetId::of(&format!("has(l{n})").parse().unwrap());
     Rule { src: End { sets: (0..70).map(id).collect(), ..End::default() }, ..Rule::default() }
 }
 
-/// Makes the inbound rules of policies or profiles such that the kernel refuses them.
+/// Modifies the inbound rules of policies or profiles so that the kernel rejects them.
 fn worsen(delta: &mut RulesetDelta, which: impl Fn(&Source) -> bool) {
     for (id, chain) in &mut delta.chains {
         if id.direction == Direction::Inbound && which(&id.source) && chain.is_some() {
@@ -333,17 +334,17 @@ fn a_policy_that_the_kernel_refuses_denies_and_the_rest_is_in_force() {
         assert_eq!(text.matches("the kernel refuses these rules: denied").count(), 1, "{text}");
         assert!(text.contains("tcp dport 5432") && !text.contains("dport 22"), "{text}");
         assert_eq!(rig.ask(|view| view.rules_problem().map(str::to_owned)), None);
-        // Another change goes on top of it, and is not delayed.
+        // A later change is applied on top of it, without delay.
         let more = put("policy/profile/p1/tags", r#"["t1","t2"]"#);
         assert_eq!(policy.try_change(&rig, &[more, other(5433)], |_| ()).len(), 2);
         assert!(run(&nft, "list table inet tortie").contains("tcp dport 5433"));
-        // It is tried again by itself, and that is nobody else's doing.
+        // It is retried automatically, and does not count as a foreign change.
         let refused = rig.ask(|view| view.rule_counts().unwrap().refused);
         eventually("another attempt", Duration::from_secs(10), || {
             rig.ask(|view| view.rule_counts().unwrap().refused) > refused
         });
         assert_eq!(rig.ask(|view| view.rule_counts().unwrap().external_changes), 0);
-        // A better one is in force at once.
+        // A valid policy is in force at once.
         policy.change(&rig, &[web(82)]);
         let text = run(&nft, "list table inet tortie");
         assert!(text.contains("tcp dport 82") && !text.contains("the kernel refuses"), "{text}");
@@ -363,7 +364,7 @@ fn nothing_leads_to_endpoints_while_there_are_no_rules_at_all() {
         };
         let rig = Rig::start(&Options { policy: Mode::Program, ..Options::new(Mode::Program) });
         let mut policy = Policy::new();
-        // More than can be laid to single profiles.
+        // More failures than can be attributed to single profiles.
         let names: Vec<String> = (0..20).map(|n| format!("bad{n}")).collect();
         let open = r#"{"inbound_rules":[{"action":"allow"}],"outbound_rules":[{"action":"allow"}]}"#;
         let mut keys: Vec<_> =
@@ -403,7 +404,7 @@ fn questions_are_answered_while_the_kernel_carries_out_the_first_transaction() {
             before += 1;
         }
         assert!(before > 1, "{before} questions were answered before the transaction was");
-        // The table, and then the maps that lead to what is in it.
+        // The table, and then the maps that refer to its chains.
         assert!(matches!(carried_out(), Some((true, 1 | 2))));
         rig.stop();
     });

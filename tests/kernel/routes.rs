@@ -1,4 +1,4 @@
-//! The kernel room against the real kernel, each test in a network namespace of its own.
+//! The kernel thread with the real kernel, each test in its own network namespace.
 
 use std::sync::mpsc::{TryRecvError, channel};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use tortie_engine::routing::ChangeId;
 use tortie_kernel::{KernelFact, LearnedChange, RouteCondition, ToKernel};
 use tortie_net::ScopedAddr;
 
-/// Own routes as `ip` lists them.
+/// Returns own routes as `ip` lists them.
 fn own(family: &str) -> Vec<String> {
     ip(&format!("{family} route show proto 179")).lines().map(|l| l.trim().to_owned()).collect()
 }
@@ -88,7 +88,7 @@ fn foreign_routes_survive_at_our_prefixes_and_are_never_replaced() {
         let text = ip("route show 10.65.1.0/26");
         assert!(text.contains("via 192.0.2.50 dev eth0 proto bird"), "{text}");
         assert!(text.contains("via 192.0.2.9 dev eth0 proto 179 metric 1790"), "{text}");
-        // Our very place is taken: said with the reason, and taken once it is free.
+        // The same prefix and metric is taken: reported with the reason, and installed once it is free.
         let condition = |rig: &Rig, p: &'static str| rig.ask(move |v| v.route(&cidr(p)).map(|r| r.condition));
         let Some(RouteCondition::Failed(why)) = condition(&rig, "10.65.2.0/26") else { panic!("not failed") };
         assert!(why.contains("protocol 12"), "{why}");
@@ -97,12 +97,12 @@ fn foreign_routes_survive_at_our_prefixes_and_are_never_replaced() {
         eventually("our route takes the free place", Duration::from_secs(1), || {
             ip("route show 10.65.2.0/26").contains("proto 179")
         });
-        // A stranger who takes our place by force keeps it, too.
+        // A route that another process puts there by force is kept too.
         ip("route replace 10.65.2.0/26 via 192.0.2.51 proto 12 metric 1790");
         std::thread::sleep(Duration::from_millis(300));
         let text = ip("route show 10.65.2.0/26");
         assert!(text.contains("proto bird") && text.lines().count() == 1, "{text}");
-        // Our protocol at another metric is of an earlier configuration: kept until the sweep.
+        // A route of our protocol with another metric is from an earlier configuration: kept until the sweep.
         assert!(ip("route show 10.65.3.0/26").contains("metric 7"));
         assert_eq!(rig.sweep(), 1);
         assert_eq!(ip("route show 10.65.3.0/26"), "");
@@ -147,7 +147,7 @@ fn what_somebody_deletes_or_changes_is_right_again_and_counted() {
         .enumerate()
         {
             rig.drain();
-            // `ip route flush` reads until nothing is left, so that our repair makes it give up.
+            // `ip route flush` reads until no route is left, so our repair makes it fail.
             let done = try_ip(attack);
             assert!(done.0 || attack.contains("flush"), "{attack}: {}", done.1);
             let took = eventually(attack, Duration::from_secs(1), || healthy() == before);
@@ -164,7 +164,7 @@ fn each_change_of_a_blackhole_is_acknowledged_once_and_routes_report_their_chang
     in_netns(|| {
         veth("eth0", "peer0", &["192.0.2.1/24"]);
         ip("route add blackhole 10.65.3.0/26 proto 179 metric 1790");
-        // In the way of the second: its prefix and metric.
+        // Blocks the second blackhole: same prefix and metric.
         ip("route add 10.65.2.0/26 dev eth0 metric 1790");
         let mut rig = Rig::program();
         assert!(rig.ask(|v| v.last_compare()).is_some(), "the dump at start compares everything");
@@ -176,7 +176,7 @@ fn each_change_of_a_blackhole_is_acknowledged_once_and_routes_report_their_chang
             rig.acknowledged(),
             reported(&[("10.65.1.0/26", 41, Written), ("10.65.3.0/26", 43, Kept)])
         );
-        // Refused at first, acknowledged when it is written.
+        // Rejected at first, acknowledged when it is written.
         ip("route del 10.65.2.0/26 dev eth0 metric 1790");
         assert_eq!(rig.acknowledged(), reported(&[("10.65.2.0/26", 42, Written)]));
         rig.intend(&[("10.65.1.0/26", 41), ("10.65.2.0/26", 42)]);
@@ -203,7 +203,7 @@ fn questions_are_answered_while_everything_is_compared_and_changes_wait_for_the_
         rig.learn_all(blocks(40_000), &["192.0.2.9"]);
         let (before, new) = (rig.ask(|v| v.counters().compares), cidr("203.0.113.0/24"));
         let (sender, done) = channel();
-        // The end of a hold compares at once.
+        // The end of a drift hold starts a resync at once.
         rig.send(ToKernel::HoldDrift(None, Box::new(move || sender.send(()).unwrap())));
         let next_hops = ["192.0.2.9".parse().unwrap()].into_iter().collect();
         rig.send(ToKernel::Learned(
@@ -253,7 +253,7 @@ fn batches_on_each_others_heels_end_as_one_after_the_other_would() {
         let all: Vec<_> = blocks(8_000).collect();
         ip(&format!("route add {} via 192.0.2.66 proto 12 metric 1790", all[2_600]));
         let rig = Rig::program();
-        // The objects are there, so that batches can go ahead.
+        // The nexthop objects exist, so batches can run ahead.
         rig.learn("203.0.113.0/25", &["192.0.2.8"]);
         rig.learn("203.0.113.128/25", &["192.0.2.9"]);
         let sent = [
@@ -308,7 +308,7 @@ fn batches_on_each_others_heels_end_as_one_after_the_other_would() {
     });
 }
 
-/// A next hop behind a multipath route of another daemon, whose legs it has all, as many as carry.
+/// A next hop behind a multipath route of another daemon uses all of its working legs.
 #[test]
 fn routes_behind_a_multipath_route_of_another_process_have_all_of_its_legs() {
     in_netns(|| {
@@ -336,7 +336,7 @@ fn routes_behind_a_multipath_route_of_another_process_have_all_of_its_legs() {
     });
 }
 
-/// Forwarding as the agent needs it, whoever switches it off; and other sysctls that it sets on its own.
+/// Forwarding as the agent requires it, whatever process disables it; and other sysctls that it sets.
 #[test]
 fn forwarding_that_another_process_switches_off_is_on_again_and_reported() {
     in_netns(|| {
@@ -364,7 +364,7 @@ fn forwarding_that_another_process_switches_off_is_on_again_and_reported() {
             assert_eq!((first.as_str(), held), (name, false));
             assert_eq!(rig.ask(|view| view.counters().external_changes), before + 1);
         }
-        // While drift is held it is reported and left alone.
+        // During a drift hold it is reported and not repaired.
         rig.send(ToKernel::HoldDrift(Some(Duration::from_secs(60)), Box::new(|| ())));
         write("ipv4/ip_forward", "0");
         let held = rig.wait("Repaired", |fact| match fact {

@@ -1,4 +1,4 @@
-//! Watches that nothing moves on hosts while something else happens.
+//! Checks that routes and sessions of hosts do not change during another operation.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::Hosts;
 
 impl Hosts {
-    /// Begins to watch that nothing moves on these hosts.
+    /// Starts to watch these hosts for changes.
     pub(crate) fn watch_unchanged(&self, hosts: &[usize]) -> Unchanged {
         let watch = |host: &usize| {
             let file = self.dir.path().join(format!("monitor{host}-{}", rand::random::<u32>()));
@@ -28,7 +28,7 @@ impl Hosts {
             }
         };
         let unchanged = Unchanged { watched: hosts.iter().map(watch).collect() };
-        // Until the monitors listen.
+        // Until the monitors are listening.
         std::thread::sleep(Duration::from_millis(300));
         unchanged
     }
@@ -43,13 +43,13 @@ struct Watched {
     routes: BTreeSet<String>,
 }
 
-/// What must not move: the kernel's routes and next hops, and the sessions.
+/// State that must not change: the kernel's routes and next hops, and the sessions.
 pub(crate) struct Unchanged {
     watched: Vec<Watched>,
 }
 
 impl Unchanged {
-    /// Panics when something moved since the beginning; goes on watching.
+    /// Panics if anything has changed since the start; watching continues.
     pub(crate) fn assert_unchanged(&mut self, hosts: &Hosts, what: &str) {
         for w in &mut self.watched {
             let changes = std::fs::read_to_string(&w.file).unwrap();
@@ -65,12 +65,12 @@ impl Unchanged {
         }
     }
 
-    /// Panics when a session moved; routes may have.
+    /// Panics if a session has changed; routes may have.
     pub(crate) fn assert_sessions_unchanged(&self, hosts: &Hosts, what: &str) {
         self.watched.iter().for_each(|w| assert_sessions_held(hosts, w, what));
     }
 
-    /// What `ip monitor` said on a host.
+    /// Returns the output of `ip monitor` on a host.
     pub(crate) fn monitor_output(&self, host: usize) -> String {
         let watched = self.watched.iter().find(|w| w.host == host).expect("watched");
         std::fs::read_to_string(&watched.file).unwrap()
@@ -85,7 +85,7 @@ fn assert_sessions_held(hosts: &Hosts, w: &Watched, what: &str) {
     for (session, (state, seconds, flaps)) in &now {
         let (before, was, flapped) = &w.before[session];
         let held = state == before && flaps == flapped && seconds + 2 >= was + since;
-        // One that was down may go on trying.
+        // A session that was down may keep trying.
         assert!(
             held || before != "Established" && state != "Established",
             "{what}: host{}: {session} moved: {state} for {seconds}s, {flaps} flaps; before {before} {was}s, {flapped}\n{}",

@@ -1,4 +1,4 @@
-//! Port mappings that another process flushed, and addresses of the host at which none can be.
+//! Port mappings that another process flushed, and host addresses that cannot have any.
 
 use std::process::Command;
 
@@ -44,7 +44,8 @@ fn mapped_ports_come_back_after_a_flush_and_only_those_of_containers_that_are_th
         expected.sort();
         assert_eq!(restored, expected, "a container that is gone gets none");
         b.source_seen_by(Kind::Tcp, "192.0.2.1:8080").unwrap();
-        // As in a namespace that got the number of one that is gone: the same names and addresses, other interfaces.
+        // As in a namespace that reuses the number of a deleted one: same names and addresses, different
+        // interfaces.
         ip("link del calib");
         attach_container(&b, "calib", &["10.65.0.3"]);
         let flush = Command::new(&nft).args(["flush", "ruleset"]).output().unwrap();
@@ -55,7 +56,7 @@ fn mapped_ports_come_back_after_a_flush_and_only_those_of_containers_that_are_th
         }
         assert_eq!(container::mapped_ports().unwrap(), []);
         assert_eq!(container::restore_ports().unwrap(), Vec::<String>::new());
-        // An address that is not here, and one that nothing is routed from.
+        // An address that is not local, and one from which no packets are routed.
         for (host, says) in [("198.51.100.7", "no address of this host"), ("::1", "127.0.0.1")] {
             let list = addrs(&["10.65.0.2", "2001:db8:65::2"]);
             let error = container::map_ports(one, &list, &[mapping(Some(host), 8080, Transport::Tcp)]);

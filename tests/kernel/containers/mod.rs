@@ -1,5 +1,5 @@
-//! The plumbing of containers against the real kernel, each test in a network namespace of its own as the host, and more
-//! of them as containers.
+//! Container networking with the real kernel; each test has one network namespace as the host, and further
+//! ones as containers.
 
 mod mapped;
 mod sctp;
@@ -26,12 +26,12 @@ fn addrs(list: &[&str]) -> Vec<IpAddr> {
     list.iter().map(|a| a.parse().unwrap()).collect()
 }
 
-/// A container as the plugins make it.
+/// Attaches a container as the plugins do.
 fn attach_container(pod: &Pod, host: &str, list: &[&str]) -> (HostSide, MacAddr) {
     attach_interface(pod, host, "eth0", Some(1440), list)
 }
 
-/// The same with one more interface.
+/// The same with another interface.
 fn attach_interface(
     pod: &Pod,
     host: &str,
@@ -67,7 +67,7 @@ fn attach_interface(
     (side, mac)
 }
 
-/// `forwarding` is the agent's matter.
+/// Enables IP forwarding, as the agent does.
 fn enable_forwarding() {
     for path in ["ipv4/ip_forward", "ipv6/conf/all/forwarding"] {
         std::fs::write(Path::new("/proc/sys/net").join(path), "1").unwrap();
@@ -84,7 +84,7 @@ fn a_container_reaches_the_host_and_its_neighbour_at_once_with_both_families() {
         let took = begin.elapsed();
         attach_container(&b, "calib", &["10.65.0.3", "2001:db8:65::3"]);
         b.serve_source_address(7000);
-        // No wait for duplicate address detection, and nobody answers ARP for the gateway: no agent is here.
+        // No wait for duplicate address detection, and no answer to ARP for the gateway: there is no agent.
         for (kind, to, from) in [
             (Kind::Tcp, "10.65.0.3:7000", "10.65.0.2"),
             (Kind::Tcp, "[2001:db8:65::3]:7000", "2001:db8:65::2"),
@@ -152,7 +152,7 @@ fn an_address_that_leads_elsewhere_and_a_name_that_is_taken_are_refused() {
         ip("link set calib up");
         let error = container::host_routes(&name("calib"), &addrs(&["10.65.0.2"])).unwrap_err().to_string();
         assert!(error.contains("10.65.0.2") && error.contains("calia"), "{error}");
-        // The same once more is fine: a plugin that is called again.
+        // A repeated call of the plugin succeeds.
         container::host_routes(&name("calia"), &addrs(&["10.65.0.2"])).unwrap();
         ip("route add blackhole 10.65.0.9/32");
         let error = container::host_routes(&name("calib"), &addrs(&["10.65.0.9"])).unwrap_err().to_string();
@@ -178,7 +178,8 @@ fn an_address_that_leads_elsewhere_and_a_name_that_is_taken_are_refused() {
     });
 }
 
-/// What the server at `to` says of where a datagram from a socket of this device comes from.
+/// Returns the source address of a datagram from a socket bound to this device, as the server at `to` sees
+/// it.
 fn source_of_device(device: &str, to: &str) -> String {
     let to: SocketAddr = to.parse().unwrap();
     let socket = socket2::Socket::new(socket2::Domain::for_address(to), socket2::Type::DGRAM, None).unwrap();
@@ -231,7 +232,7 @@ fn a_second_interface_keeps_the_first_ones_way_out() {
         assert!(pod.ip("route get 198.51.100.1").contains("dev eth0"));
         assert!(pod.ip("-6 route get 2001:db8:9::1").contains("dev eth0"));
 
-        // The same with packets. What it begins leaves by the first interface, with the address of that.
+        // The same with packets. Outgoing connections leave by the first interface, with its address.
         container::host_routes(&host, &list).unwrap();
         let far = Pod::new();
         attach_container(&far, "calic", &["10.65.0.9", "2001:db8:65::9"]);
@@ -251,10 +252,10 @@ fn a_second_interface_keeps_the_first_ones_way_out() {
                 assert_eq!(pod.source_seen_by(kind, to), Ok(from.parse().unwrap()), "{to}");
             }
             let (first, second) = (count("eth0", "tx") - before.0, count("eth1", "tx") - before.1);
-            // IPv6 says something on each new link by itself: less than a packet for each of these.
+            // IPv6 sends some packets on each new link by itself: fewer than one for each of these.
             assert!(first >= 10 && second < 10, "{kind:?} {to}: {first} left by eth0, {second} by eth1");
         }
-        // A socket that is bound to the second interface has its address, and is answered there.
+        // A socket bound to the second interface has its address, and receives answers there.
         for (to, from) in [("10.65.0.9:7000", "10.65.0.3"), ("[2001:db8:65::9]:7000", "2001:db8:65::3")] {
             let before = (count("eth0", "tx"), count("eth1", "tx"), count("eth1", "rx"));
             for _ in 0..10 {
@@ -306,7 +307,8 @@ fn a_veth_of_a_bridge_and_a_tap_are_taken_and_given_back() {
             } else {
                 ip("addr add 2001:db8:ffff::1/128 dev lo nodad");
             }
-            // The bridge's end of the pair may hold the first neighbour solicitations of IPv6 back on a loaded machine.
+            // On a loaded machine, the bridge end of the pair may delay the first IPv6 neighbour
+            // solicitations.
             let tries = std::iter::repeat_with(|| pod.source_seen_by(Kind::Tcp, to)).take(3);
             assert!(tries.into_iter().any(|seen| seen.is_ok()), "{to} does not answer");
         }
@@ -322,7 +324,7 @@ fn a_veth_of_a_bridge_and_a_tap_are_taken_and_given_back() {
             "{again}"
         );
         assert_eq!(container::orphans("tortie").unwrap(), []);
-        // A tap has no other end that we could configure.
+        // A tap has no other end to configure.
         ip("tuntap add tap7 mode tap");
         let adopted = container::take_link(&name("tap7"), &name("calit"), "tortie tap").unwrap();
         let list = addrs(&["10.65.0.4", "2001:db8::4"]);
@@ -349,7 +351,7 @@ fn ports_of_the_host_lead_to_the_container_from_everywhere() {
         let (a, b, far) = (Pod::new(), Pod::new(), Pod::new());
         attach_container(&a, "calia", &["10.65.0.2", "2001:db8:65::2"]);
         attach_container(&b, "calib", &["10.65.0.3", "2001:db8:65::3"]);
-        // Another host, which has no route to the containers.
+        // Another host without a route to the containers.
         veth("eth0", "far0", &["192.0.2.1/24", "198.51.100.1/32", "2001:db8:1::1/64"]);
         ip(&format!("link set far0 netns {}", far.name));
         for words in
@@ -371,13 +373,13 @@ fn ports_of_the_host_lead_to_the_container_from_everywhere() {
         container::map_ports(&table, &list, &mappings).unwrap();
         let who = |text: &str| Ok(text.parse::<IpAddr>().unwrap());
         let (v4, v6) = ("192.0.2.1:8080", "[2001:db8:1::1]:8080");
-        // The true source is seen: policy of the container decides by it.
+        // The original source address is preserved, because policy of the container depends on it.
         for kind in [Kind::Tcp, Kind::Udp] {
             assert_eq!(far.source_seen_by(kind, v4), who("192.0.2.9"), "{kind:?}");
             assert_eq!(far.source_seen_by(kind, v6), who("2001:db8:1::9"), "{kind:?}");
             assert_eq!(b.source_seen_by(kind, v4), who("10.65.0.3"), "{kind:?}");
             assert_eq!(b.source_seen_by(kind, v6), who("2001:db8:65::3"), "{kind:?}");
-            // To itself by way of the host, and from the host itself.
+            // To itself through the host, and from the host itself.
             for to in [v4, v6] {
                 a.source_seen_by(kind, to).unwrap();
                 source_seen_by(kind, to).unwrap();
@@ -389,12 +391,12 @@ fn ports_of_the_host_lead_to_the_container_from_everywhere() {
         far.source_seen_by(Kind::Tcp, "192.0.2.1:8082").unwrap();
         assert!(far.source_seen_by(Kind::Tcp, "[2001:db8:1::1]:8082").is_err(), "0.0.0.0 is IPv4's");
         assert!(far.source_seen_by(Kind::Tcp, "192.0.2.1:8083").is_err());
-        // A port of somebody else on the way is not taken: only this host's addresses count.
+        // A port of another host on the path is not redirected: only addresses of this host count.
         far.serve_source_address(8080);
         far.ip("route add 10.65.0.0/16 via 192.0.2.1");
         assert_eq!(a.source_seen_by(Kind::Tcp, "192.0.2.9:8080"), who("10.65.0.2"));
         assert_eq!(container::mapped_tables("tortie-ports").unwrap(), [table.as_str()]);
-        // The same again replaces; others' tables stay.
+        // A repeated call replaces the mappings; tables of others stay.
         container::map_ports(&table, &list, &mappings[..1]).unwrap();
         assert!(far.source_seen_by(Kind::Tcp, "192.0.2.1:8082").is_err());
         container::map_ports(
@@ -410,7 +412,7 @@ fn ports_of_the_host_lead_to_the_container_from_everywhere() {
     });
 }
 
-/// A client that never stops sending keeps what the kernel decided at its first datagram.
+/// The kernel applies the decision on the first datagram to a client that never stops sending.
 #[test]
 fn datagrams_to_a_port_that_led_nowhere_come_to_the_container_once_it_is_mapped() {
     in_netns(|| {
@@ -422,7 +424,7 @@ fn datagrams_to_a_port_that_led_nowhere_come_to_the_container_once_it_is_mapped(
         ip("addr add 2001:db8:1::1/128 dev lo");
         a.serve_source_address(7000);
         let list = addrs(&["10.65.0.2", "2001:db8:65::2"]);
-        // The connection tracker works while there are rules for it.
+        // Connection tracking is active while rules require it.
         container::map_ports("tortie-ports-other", &list, &[mapping(None, 9090, Transport::Tcp)]).unwrap();
         let open = |any: &str, to: &str| {
             let socket = far.open().run(|| UdpSocket::bind(any).unwrap()).unwrap();
@@ -458,7 +460,7 @@ fn datagrams_to_a_port_that_led_nowhere_come_to_the_container_once_it_is_mapped(
     });
 }
 
-/// The kernel need not speak SCTP: it only has to translate it.
+/// The kernel need not support SCTP: it only translates the packets.
 #[test]
 fn an_association_of_sctp_is_led_to_the_container_and_back() {
     in_netns(|| {
@@ -505,7 +507,7 @@ fn bandwidth_is_what_was_asked_for_within_a_fifth_in_both_directions() {
         container::limit(&name("calia"), &limits, Some((&pod.open(), &name("eth0")))).unwrap();
         assert_eq!(container::shaped(&name("calia")).unwrap(), (Some(1_000_000), Some(500_000)));
         let namespace = pod.open();
-        // A machine that is busy elsewhere sends less, and reads late what came in the burst: then it is measured again.
+        // A busy machine sends less and reads the burst late, so the measurement is repeated.
         let measured =
             |from: &Namespace, into: &Namespace, addr: &str, ports: [u16; 3], wanted: &Range<f64>| {
                 let mut rate = 0f64;
@@ -517,7 +519,7 @@ fn bandwidth_is_what_was_asked_for_within_a_fifth_in_both_directions() {
                 }
                 rate
             };
-        // Headers count, too: 52 of 1,492 octets.
+        // Headers count too: 52 of 1,492 octets.
         let (wanted_in, wanted_out) = (0.8e6..1.2e6, 0.4e6..0.6e6);
         let inward = measured(&host, &namespace, "10.65.0.2", [7100, 7102, 7104], &wanted_in);
         let outward = measured(&namespace, &host, "192.0.2.1", [7101, 7103, 7105], &wanted_out);
@@ -531,7 +533,7 @@ fn bandwidth_is_what_was_asked_for_within_a_fifth_in_both_directions() {
     });
 }
 
-/// A handle of the namespace that this thread is in, from a thread that is elsewhere.
+/// Opens the namespace of this thread from a thread in another namespace.
 fn open_own_namespace() -> Namespace {
     let path =
         format!("/proc/{}/task/{}/ns/net", std::process::id(), rustix::thread::gettid().as_raw_nonzero());
@@ -558,7 +560,7 @@ fn rates_above_four_gbit_reach_the_kernel_whole_and_a_limit_goes_with_its_interf
             let text = String::from_utf8_lossy(&out.stdout).into_owned();
             assert!(text.contains("rate 100Gbit"), "{text}");
         }
-        // The interface is gone before anybody takes the limit away.
+        // The interface is removed before its limit.
         container::remove_link(&name("calia")).unwrap();
         assert_eq!(container::orphans("tortie limit").unwrap().len(), 1);
         container::unlimit(&name("calia")).unwrap();

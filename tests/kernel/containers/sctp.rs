@@ -1,4 +1,4 @@
-//! SCTP packets by hand (RFC 9260): the kernel of a test need not have the protocol.
+//! SCTP packets built by hand (RFC 9260): the kernel of a test need not support the protocol.
 
 use std::io::Read as _;
 use std::net::{IpAddr, SocketAddr};
@@ -8,26 +8,26 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 pub(crate) const INIT: u8 = 1;
 pub(crate) const INIT_ACK: u8 = 2;
-/// The tag that whoever answers an INIT of [`send`] has to use.
+/// Verification tag of the answer to an INIT of [`send`].
 pub(crate) const INITIATE_TAG: u32 = 0x5454_5454;
 
 /// A packet with one INIT or INIT ACK chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Packet {
-    /// Source and destination.
+    /// Source and destination port.
     pub(crate) ports: (u16, u16),
     pub(crate) tag: u32,
     pub(crate) chunk: u8,
 }
 
-/// In the namespace of this thread.
+/// Opens a raw socket in the namespace of this thread.
 pub(crate) fn open() -> Socket {
     let socket = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::from(132))).unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
     socket
 }
 
-/// CRC32c (RFC 9260 appendix A).
+/// Returns the CRC32c (RFC 9260 appendix A).
 fn checksum(octets: &[u8]) -> [u8; 4] {
     let mut crc = !0u32;
     for octet in octets {
@@ -47,7 +47,7 @@ pub(crate) fn send(socket: &Socket, to: &str, packet: &Packet) {
     octets.extend([0; 4]);
     octets.extend([packet.chunk, 0, 0, 20]);
     octets.extend(INITIATE_TAG.to_be_bytes());
-    // Window, streams out and in, first TSN.
+    // Receiver window, outbound and inbound streams, initial TSN.
     octets.extend([0, 0, 0x40, 0, 0, 1, 0, 1, 0, 0, 0, 1]);
     let sum = checksum(&octets);
     octets[8..12].copy_from_slice(&sum);
@@ -55,7 +55,7 @@ pub(crate) fn send(socket: &Socket, to: &str, packet: &Packet) {
     socket.send_to(&octets, &to.into()).unwrap();
 }
 
-/// The next packet, whose checksum has to be right, and where it came from.
+/// Returns the next packet and its source address; checks its checksum.
 pub(crate) fn receive(socket: &Socket) -> (IpAddr, Packet) {
     let mut octets = [0; 256];
     let mut from = socket;

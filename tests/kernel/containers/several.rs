@@ -1,4 +1,4 @@
-//! A container with several interfaces: it answers at the address of each.
+//! A container with several interfaces answers at the address of each.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,7 +10,7 @@ use crate::common::tools::tool;
 use tortie_config::resource::MacAddr;
 use tortie_kernel::container::{self, *};
 
-/// The host drops what comes from a workload with an address that is not of its interface, as the agent's rules do.
+/// Makes the host drop packets of a workload with an address of another interface, as the agent's rules do.
 fn drop_spoofed(nft: &Path, interfaces: &[(&str, &[&str])]) {
     let mut rules =
         String::from("table inet spoof { chain from { type filter hook prerouting priority -250;");
@@ -52,7 +52,8 @@ fn every_address_of_a_container_answers_whichever_interface_has_its_default_rout
         };
         answers(first);
         answers(second);
-        // The default route goes to the other one, as Docker gives it to the network whose name sorts first; or to a third.
+        // The default route moves to the other interface, as Docker assigns it to the network whose name
+        // sorts first; or to a third one.
         for words in ["route del default dev eth0", "-6 route del default dev eth0"] {
             pod.ip(words);
         }
@@ -71,7 +72,7 @@ fn every_address_of_a_container_answers_whichever_interface_has_its_default_rout
         }
         answers(first);
         answers(second);
-        // One goes: the other answers, and nothing of it is left in the namespace.
+        // One interface is removed: the other still answers, and no state of the removed one is left.
         container::remove_link(&name("calib")).unwrap();
         container::sweep_source_rules(&pod.path()).unwrap();
         assert!(!pod.ip("rule").contains("10.65.0.3") && !pod.ip("-6 rule").contains("2001:db8:65::3"));
@@ -81,7 +82,7 @@ fn every_address_of_a_container_answers_whichever_interface_has_its_default_rout
     });
 }
 
-/// What dockerd does with the end that the driver made, and what the driver adds to it.
+/// Actions of dockerd on the end that the driver created, and additions of the driver.
 #[test]
 fn an_interface_that_another_program_moves_and_configures_gets_its_rules_when_that_is_done() {
     in_netns(|| {
@@ -128,7 +129,7 @@ fn an_interface_that_another_program_moves_and_configures_gets_its_rules_when_th
         );
         assert!(pod.ip("neigh show 169.254.1.2").contains("PERMANENT"));
         assert!(pod.ip("rule").contains("to 10.65.0.0/16"));
-        // No route of the main table, and yet it answers, and reaches what its network has.
+        // Without a route in the main table it still answers, and reaches its network.
         let far = Pod::new();
         attach_container(&far, "calic", &["10.65.0.9", "2001:db8:65::9"]);
         pod.serve_source_address(7000);

@@ -1,4 +1,4 @@
-//! Interfaces and endpoints together: what a plugin does, without an agent or with one that a test plays.
+//! Interfaces and endpoints together: work of a plugin, without an agent or with one played by the test.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::common::netns::{in_netns, ip, try_ip};
 
 const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
-/// A host with a store and, if wanted, an agent that answers as told.
+/// A host with a store and optionally an agent with fixed answers.
 struct Host {
     dir: tempfile::TempDir,
     store: Arc<dyn Store>,
@@ -66,7 +66,7 @@ impl Host {
         Some(serde_json::from_slice(&found.value).unwrap())
     }
 
-    /// Every key below `/calico/`.
+    /// Returns every key below `/calico/`.
     fn keys(&self) -> Vec<String> {
         let all = self.runtime.block_on(self.store.list(&["/calico/".to_owned()])).unwrap();
         all.entries.into_iter().map(|kv| kv.key).collect()
@@ -113,7 +113,7 @@ fn leaving(wanted: &AttachRequest) -> DetachRequest {
     }
 }
 
-/// Everything that a container may leave behind on this host.
+/// Returns everything that a container may leave behind on this host.
 fn traces() -> Vec<String> {
     let mut all: Vec<String> =
         container::orphans("tortie").unwrap().into_iter().map(|(name, _)| name).collect();
@@ -169,7 +169,7 @@ fn an_endpoint_is_written_with_its_profile_and_goes_again_without_a_trace() {
                 "labels": {"app": "web"}
             })
         );
-        // Calico's plugin writes these: facts of its first generation.
+        // Written by Calico's plugin: facts of its first generation.
         assert_eq!(
             host.get("/calico/v1/policy/profile/net1/rules").unwrap(),
             json!({"inbound_rules": [{"action": "allow", "src_tag": "net1"}], "outbound_rules": [{"action": "allow"}]})
@@ -179,7 +179,7 @@ fn an_endpoint_is_written_with_its_profile_and_goes_again_without_a_trace() {
         assert_eq!(asked.lock().unwrap()[0]["revision"], json!(attached.revision));
         assert!(ip("link show cali0123456789a").contains(&format!("alias {}", alias(&one.key))));
         assert_eq!(host.differences(&one), Vec::<String>::new());
-        // The profile is the administrator's from now on.
+        // From now on the administrator owns the profile.
         host.put("/calico/v1/policy/profile/net1/rules", r#"{"inbound_rules":[],"outbound_rules":[]}"#);
         host.detach(&leaving(&one)).unwrap();
         assert_eq!(asked.lock().unwrap().len(), 2, "the agent is told of the end, too");
@@ -188,7 +188,7 @@ fn an_endpoint_is_written_with_its_profile_and_goes_again_without_a_trace() {
         host.detach(&leaving(&one)).unwrap();
         let again = host.attach(&one).unwrap();
         assert_eq!(host.get("/calico/v1/policy/profile/net1/rules").unwrap()["inbound_rules"], json!([]));
-        // The namespace goes first; the rest is removed without it.
+        // The namespace is removed first; the rest is removed without it.
         drop(pod);
         host.detach(&leaving(&one)).unwrap();
         assert!(again.revision > attached.revision);
@@ -215,7 +215,7 @@ fn whatever_fails_leaves_nothing_behind() {
             assert!(!host.keys().iter().any(|key| key.contains("/endpoint/")), "{what}: {:?}", host.keys());
             assert_eq!(pod.ip("-o link show type veth"), "", "{what}");
         };
-        // Nobody listens: ten seconds, here a third of one.
+        // Without a listener: ten seconds, here a third of one.
         let begin = Instant::now();
         try_it("no agent", &good, "no agent here", true);
         assert!(begin.elapsed() < Duration::from_secs(2));
@@ -246,7 +246,7 @@ fn whatever_fails_leaves_nothing_behind() {
             serve_fixed_answer(&host.socket(), json!({"result": result, "reason": "because", "revision": 1}));
             try_it(result, &good, word, later);
         }
-        // The profile stays: others may have it by then.
+        // The profile stays: other endpoints may use it.
         assert!(host.keys().contains(&"/calico/v1/policy/profile/net1/tags".to_owned()));
         std::fs::remove_file(host.socket()).unwrap();
         pod.ip("link add eth0 type veth peer name other");
@@ -262,7 +262,7 @@ fn a_late_removal_leaves_the_next_instance_alone_and_a_killed_try_is_taken_over(
     in_netns(|| {
         let host = Host::new(AgentAbsent::Continue);
         let (old, new) = (Pod::new(), Pod::new());
-        // Under Kubernetes the name of the pod tells the endpoint, and the interface.
+        // Under Kubernetes the name of the pod determines endpoint and interface.
         let mut first = wanted(&old, "ns.web", &["10.65.0.2"]);
         first.instance = Some("first".to_owned());
         let attached = host.attach(&first).unwrap();
@@ -275,7 +275,7 @@ fn a_late_removal_leaves_the_next_instance_alone_and_a_killed_try_is_taken_over(
         host.detach(&leaving(&first)).unwrap();
         assert_eq!(host.differences(&second), Vec::<String>::new());
         assert!(!host.differences(&first).is_empty());
-        // An interface of this name that is somebody else's is not touched, and is in the way.
+        // An interface with this name that another program owns is not modified, and causes an error.
         host.detach(&leaving(&second)).unwrap();
         let taken = second.host_ifname.as_str();
         ip(&format!("link add {taken} type veth peer name other"));
@@ -287,7 +287,8 @@ fn a_late_removal_leaves_the_next_instance_alone_and_a_killed_try_is_taken_over(
     });
 }
 
-/// Names of interfaces have 44 bits of an id. What has the name already stays whole, whatever is done for the other.
+/// Interface names have 44 bits of an id. The present owner of a name stays intact, whatever happens to the
+/// other.
 #[test]
 fn of_two_containers_whose_names_clash_the_younger_is_refused_and_the_elder_stays() {
     in_netns(|| {
@@ -313,7 +314,7 @@ fn of_two_containers_whose_names_clash_the_younger_is_refused_and_the_elder_stay
         for name in [elder.host_ifname.as_str(), ids[0], ids[1], "is refused"] {
             assert!(refused.contains(name), "{name}: {refused}");
         }
-        // What a runtime does after a failed ADD.
+        // Actions of a runtime after a failed ADD.
         host.detach(&leaving(&younger)).unwrap();
         assert_eq!(host.differences(&elder), Vec::<String>::new());
         assert_eq!(traces(), before);
@@ -324,7 +325,7 @@ fn of_two_containers_whose_names_clash_the_younger_is_refused_and_the_elder_stay
     });
 }
 
-/// A container that an earlier version attached has its table under the name of that version.
+/// A container attached by an earlier version has its table under that version's name.
 #[test]
 fn port_mappings_of_an_earlier_version_are_known_and_go_with_their_container() {
     in_netns(|| {

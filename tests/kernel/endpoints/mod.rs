@@ -1,5 +1,6 @@
-//! Workload endpoints against the real kernel: routes, neighbours, sysctls, connections. Workloads are namespaces behind a
-//! veth, set up as the Calico CNI plugin does: address /32, gateway 169.254.1.1, route of the host to the interface.
+//! Workload endpoints with the real kernel: routes, neighbours, sysctls, connections. Workloads are
+//! namespaces behind a veth, set up as by the Calico CNI plugin: address /32, gateway 169.254.1.1, host route
+//! to the interface.
 
 mod rig;
 
@@ -44,7 +45,7 @@ fn a_workload_as_the_cni_plugin_makes_it_reaches_host_and_neighbour_with_both_fa
             assert_eq!(sysctl(&format!("ipv6/conf/calia/{name}")), value, "{name}");
         }
         assert_eq!(sysctl("ipv4/conf/default/rp_filter"), "1");
-        // The host has no default route: the gateway is answered for all the same.
+        // The host has no default route: the gateway still answers.
         assert!(ip("route show 169.254.1.1").contains("dev lo proto 179"));
         b.inside(|| {
             echo("10.65.0.3");
@@ -57,11 +58,11 @@ fn a_workload_as_the_cni_plugin_makes_it_reaches_host_and_neighbour_with_both_fa
         assert_eq!((view.condition, view.missing), (EndpointCondition::Up, vec![]));
         assert_eq!(view.routes, [(cidr("10.65.0.2/32"), true), (cidr("fd00:65::2/128"), true)]);
         assert_eq!(view.neighbours.iter().filter(|(.., there)| *there).count(), 2);
-        // Nobody who writes such a route finds it taken.
+        // Another process can add such a route.
         veth("eth1", "peer1", &[]);
         ip("route add 169.254.1.1 dev eth1 scope link");
         ip("route del 169.254.1.1 dev eth1");
-        // A default route of its own does as well, and nothing more is needed.
+        // A default route of the host suffices.
         veth("eth0", "peer0", &["192.0.2.1/24"]);
         ip("route add default via 192.0.2.254 dev eth0");
         eventually("the route to the gateway goes", LONG, || ip("route show 169.254.1.1").is_empty());
@@ -108,7 +109,7 @@ fn an_inactive_endpoint_has_no_routes_and_each_reason_is_reported() {
         let failed = endpoints_rig.apply(&[("a", Some(inactive)), ("twice", None)]);
         assert_eq!((failed.len(), condition(&endpoints_rig, "a")), (1, down("it is not active")));
         assert_eq!(ip("route show dev calia"), "");
-        // What is missing is written as soon as it can be.
+        // The missing part is written as soon as possible.
         ip("link set calid up");
         endpoints_rig.until("down", &EndpointCondition::Up);
         assert!(ip("route show dev calid").contains("10.65.0.4"));
@@ -202,7 +203,7 @@ fn a_route_of_the_plugin_is_kept_and_what_nobody_asks_for_goes_after_the_grace()
                 + &ip("route show table local dev eth0")
         };
         let (before, plugin) = (foreign(), ip("route show dev calia") + &ip("-6 route show dev calia"));
-        // Longer than anything here takes, so that nothing goes by itself.
+        // Longer than the test, so that no grace period expires.
         let mut long = options(Mode::Program);
         long.grace = Duration::from_secs(3600);
         let mut endpoints_rig = EndpointRig::start(&long);
@@ -216,7 +217,7 @@ fn a_route_of_the_plugin_is_kept_and_what_nobody_asks_for_goes_after_the_grace()
         );
         assert_eq!(ip("route show dev calia") + &ip("-6 route show dev calia"), plugin);
         assert!(ip("route show dev calib").contains("10.65.0.9"), "still in the grace time");
-        // It was the endpoint's: it goes with it, without waiting.
+        // The route belonged to the endpoint and is removed with it at once.
         assert_eq!(endpoints_rig.apply(&[("a", None)]), BTreeMap::new());
         assert_eq!(ip("route show dev calia"), "");
         assert_eq!(endpoints_rig.apply(&[("a", Some(one))]), BTreeMap::new());
@@ -256,7 +257,7 @@ fn what_is_deleted_or_changed_by_hand_comes_back_and_is_counted() {
         ip("-6 route del fd00:65::2 dev calia");
         endpoints_rig.repaired();
         assert!(ip("-6 route show dev calia").contains("fd00:65::2"));
-        // Replaced by one that leads elsewhere: it stays somebody's, and is told.
+        // Replaced by a route to another interface: it is kept as foreign, and reported.
         veth("eth0", "peer0", &["192.0.2.1/24"]);
         ip("route replace 198.51.100.7 dev eth0 scope link");
         endpoints_rig.until(
@@ -287,7 +288,7 @@ fn an_address_that_moves_leads_to_its_new_holder() {
         assert!(ip("route show 10.65.0.2").contains("dev calia"), "who comes later does not take it");
         assert_eq!(endpoints_rig.apply(&[("a", None)]), BTreeMap::new());
         assert_eq!(ip("route show 10.65.0.2").trim(), "10.65.0.2 dev calib proto 179 scope link");
-        // Known in the store, but without interface: it keeps nobody from the address.
+        // In the store but without an interface: it does not block the address.
         let failed = endpoints_rig.apply(&[("a", Some(workload("calix", &net)))]);
         assert_eq!(failed, BTreeMap::new());
         assert!(ip("route show 10.65.0.2").contains("dev calib"));
@@ -309,7 +310,7 @@ fn the_endpoint_is_preferred_to_a_learned_route_and_to_a_blackhole_of_its_addres
         for addr in ["10.65.0.2", "10.65.0.3"] {
             assert!(ip(&format!("route get {addr}")).contains("dev calia"), "{addr}");
         }
-        // Neither table takes the other's for a stray.
+        // Neither table considers the other's routes stale.
         endpoints_rig.rig.sweep();
         assert!(ip("route show dev calia").contains("10.65.0.2"));
         endpoints_rig.apply(&[("a", None)]);
@@ -395,8 +396,8 @@ fn loose_reverse_path_filtering_is_reported_unless_it_is_to_be_ignored() {
                 globals: Some(Arc::new(Globals { ignore_loose_rpf: ignore, ..globals() })),
             })));
         };
-        // A question alone does not tell that what came before it is done: it is answered during a long transaction.
-        // What was told of it: that it is wrong, or that this is over.
+        // A query alone does not prove that earlier messages are done: it is answered during a long
+        // transaction. Reported problems: true if it exists, false if it is over.
         let problems = |endpoints_rig: &EndpointRig| -> Vec<bool> {
             let news = |f: &KernelFact| match f {
                 KernelFact::Problem { about, text } if about == "reverse path filter" => {
@@ -444,7 +445,7 @@ fn connections_of_an_address_that_was_left_are_deleted() {
         endpoints_rig.apply(&[("a", None)]);
         eventually("its connections go", PATIENCE, || !connections().contains("10.65.0.2"));
         assert!(connections().contains("src=10.65.0.3"), "others' stay");
-        // A moved address: its new holder does not inherit.
+        // A moved address: its new holder must not inherit connections.
         endpoints_rig.apply(&[("b", Some(workload("calia", &["10.65.0.3/32"])))]);
         assert!(!connections().contains("10.65.0.3"), "gone before the address leads elsewhere");
         endpoints_rig.rig.stop();
@@ -515,12 +516,12 @@ fn neighbours_and_sysctls_changed_by_hand_come_back() {
         one.mac = Some("02:00:00:00:00:01".parse().unwrap());
         assert_eq!(endpoints_rig.apply(&[("a", Some(one))]), BTreeMap::new());
         ip("neigh replace 10.65.0.2 lladdr 02:00:00:00:00:99 dev calia nud permanent");
-        // Compared each minute, and when an interface changes.
+        // Compared every minute, and when an interface changes.
         ip("link add other type veth peer name elsewhere");
         eventually("the neighbour is as wanted", LONG, || {
             ip("neigh show 10.65.0.2 dev calia").contains("02:00:00:00:00:01")
         });
-        // Sysctls are set when an interface comes up, whatever they were.
+        // Sysctls are set when an interface comes up, whatever their value.
         std::fs::write("/proc/sys/net/ipv4/conf/calia/proxy_arp", "0").unwrap();
         ip("link set calia down");
         ip("link set calia up");

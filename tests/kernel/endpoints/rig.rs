@@ -1,4 +1,4 @@
-//! What the store tells of endpoints, and workloads as a plugin makes them.
+//! Endpoints of the store, and workloads as a plugin creates them.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "test helper")]
 
@@ -64,12 +64,12 @@ pub(crate) fn workload(interface: &str, nets: &[&str]) -> WorkloadPolicy {
     }
 }
 
-/// The chain of a profile that allows everything.
+/// Returns the chain of a profile that allows everything.
 pub(crate) fn open(direction: Direction) -> ChainId {
     ChainId { source: Source::Profile("open".into()), direction }
 }
 
-/// What the store tells of endpoints.
+/// Endpoints of the store, sent to a kernel thread.
 pub(crate) struct EndpointRig {
     pub(crate) rig: Rig,
     pub(crate) serial: u64,
@@ -84,7 +84,7 @@ impl EndpointRig {
         Self::start(&options(Mode::Program))
     }
 
-    /// Sends these endpoints; gives those that are not right.
+    /// Sends these endpoints. Returns those that are not in the desired state.
     pub(crate) fn apply(
         &mut self,
         endpoints: &[(&str, Option<WorkloadPolicy>)],
@@ -118,7 +118,7 @@ impl EndpointRig {
         })
     }
 
-    /// Waits until the endpoint is told to be so.
+    /// Waits until the endpoint is reported in this condition.
     pub(crate) fn until(&self, name: &str, condition: &EndpointCondition) {
         self.rig.wait("Endpoints", |fact| match fact {
             KernelFact::Endpoints(all) => (all.get(&key(name))?.as_ref() == Some(condition)).then_some(()),
@@ -134,14 +134,15 @@ impl EndpointRig {
     }
 }
 
-/// A network namespace of a workload, named by process and interface.
+/// Network namespace of a workload, named by process and interface.
 pub(crate) struct Pod {
     pub(crate) name: String,
     interface: String,
 }
 
 impl Pod {
-    /// The host's end is `interface`, the workload's is eth0; both down until [`Pod::up`].
+    /// Creates the pair: the host's end is `interface`, the workload's end is eth0; both down until
+    /// [`Pod::up`].
     pub(crate) fn new(interface: &str) -> Self {
         static MADE: AtomicUsize = AtomicUsize::new(0);
         let name = format!("ends-{}-{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
@@ -150,7 +151,7 @@ impl Pod {
         Self { name, interface: interface.to_owned() }
     }
 
-    /// As the plugin does inside, without the host's route.
+    /// Configures the inside as the plugin does, without the host's route.
     pub(crate) fn up(&self, v4: &str, v6: Option<&str>) -> String {
         ip(&format!("link set {} up", self.interface));
         let inside = |words: &str| ip(&format!("-n {} {words}", self.name));
@@ -173,25 +174,25 @@ impl Pod {
         link.split_whitespace().skip_while(|w| *w != "link/ether").nth(1).unwrap().to_owned()
     }
 
-    /// Runs `body` inside.
+    /// Runs `body` in the namespace.
     pub(crate) fn inside<T: Send>(&self, body: impl FnOnce() -> T + Send) -> T {
         Namespace::open(&Path::new("/run/netns").join(&self.name)).unwrap().run(body).unwrap()
     }
 
-    /// Whether an [`echo`] answers.
+    /// Returns true if an [`echo`] answers.
     pub(crate) fn reaches(&self, addr: &str) -> bool {
         let to = SocketAddr::new(addr.parse().unwrap(), PORT);
         self.inside(move || {
             let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
             let socket = UdpSocket::bind(any).unwrap();
             socket.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
-            // The first one may fall between two states of a neighbour.
+            // The first datagram may be lost between two neighbour states.
             (0..3).any(|_| socket.send_to(b"there?", to).is_ok() && socket.recv(&mut [0; 16]).is_ok())
         })
     }
 }
 
-/// Answers what comes in for an address of the calling thread's namespace until the process ends.
+/// Answers datagrams to an address of the calling thread's namespace until the process ends.
 pub(crate) fn echo(addr: &str) {
     let socket = UdpSocket::bind(SocketAddr::new(addr.parse().unwrap(), PORT)).unwrap();
     std::thread::spawn(move || {
@@ -212,7 +213,7 @@ pub(crate) fn sysctl(path: &str) -> String {
     std::fs::read_to_string(format!("/proc/sys/net/{path}")).unwrap_or_default().trim().to_owned()
 }
 
-/// What `ip monitor` says until it is stopped.
+/// Output of `ip monitor` until it is stopped.
 pub(crate) struct Monitor(Child);
 
 impl Monitor {
@@ -222,13 +223,13 @@ impl Monitor {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        // It says nothing when it listens: a route of ours does.
+        // It does not report when it starts to listen: wait.
         std::thread::sleep(Duration::from_millis(200));
         Self(child)
     }
 
     pub(crate) fn stop(mut self) -> String {
-        // What came before this is read before it.
+        // Everything before this route is read before it.
         ip("route add 203.0.113.77 dev lo");
         std::thread::sleep(Duration::from_millis(200));
         self.0.kill().unwrap();
@@ -241,7 +242,7 @@ impl Monitor {
     }
 }
 
-/// How many connections the tracker knows.
+/// Returns the entries of connection tracking.
 pub(crate) fn connections() -> String {
     std::fs::read_to_string("/proc/thread-self/net/nf_conntrack")
         .unwrap_or_default()

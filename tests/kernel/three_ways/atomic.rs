@@ -1,4 +1,4 @@
-//! While policy changes, no packet is lost that the old and the new rules allow, and none passes that both deny.
+//! During policy changes, no packet is lost that old and new rules allow, and none passes that both deny.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::common::kernel_thread::Rig;
 use crate::common::netns;
 use crate::common::policy_store::Policy;
 
-/// Connections that began before the changes, and go on without a rule that would allow their beginning.
+/// Connections from before the changes, which continue without a rule that would allow a new one.
 const LONG: u16 = 200;
 const PASSES: u16 = 80;
 const FAILS: u16 = 8080;
@@ -48,9 +48,9 @@ fn packet(protocol: u8, forward: bool, ports: (u16, u16)) -> Packet {
     }
 }
 
-/// Sends as fast as it can until it is told to stop: per five packets two first ones of connections that pass, one that does
-/// not, and two of old connections in both directions. Tens of thousands a second: where a change has a moment in which it is
-/// neither the old nor the new one, few changes pass without a packet that meets it.
+/// Sends as fast as possible until stopped: of five packets, two are first packets of allowed connections,
+/// one is denied, and two belong to old connections in both directions. At tens of thousands per second, few
+/// changes with a moment between old and new rules would go undetected.
 fn traffic(net: &Net, stop: &AtomicBool) -> (BTreeMap<u32, Place>, BTreeSet<u32>) {
     let (mut passes, mut fails) = (BTreeMap::new(), BTreeSet::new());
     let (mut number, mut round) = (1_000_000, 0u16);
@@ -97,7 +97,7 @@ fn puts(rng: &mut StdRng, changed: &mut u64) -> Vec<(String, Option<String>)> {
         rules
     };
     match rng.random_range(0..10) {
-        // A policy comes, or has other rules, another order or selector.
+        // A policy is added, or gets other rules, another order or selector.
         0..=3 => {
             let name = ["a", "b", "c"][rng.random_range(0..3)];
             let policy = json!({ "selector": selector(rng), "order": rng.random_range(0..9),
@@ -120,7 +120,7 @@ fn puts(rng: &mut StdRng, changed: &mut u64) -> Vec<(String, Option<String>)> {
             "policy/profile/p1/rules",
             json!({ "inbound_rules": rules(rng), "outbound_rules": [{ "action": "allow" }] }),
         )],
-        // Members of sets come and go, elsewhere and here.
+        // Members of sets are added and removed, remote and local.
         8 => {
             let n = rng.random_range(1..200);
             let key = format!("host/h2/workload/cni/x{n}/endpoint/eth0");

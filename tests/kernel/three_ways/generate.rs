@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use tortie_engine::policy::Packet;
 use tortie_engine::policy::path::{Place, State};
 
-/// Whoever packets come from and go to.
+/// Source and destination addresses of packets.
 pub(crate) const ADDRESSES: [&str; 24] = [
     "10.65.0.1",
     "10.65.0.2",
@@ -38,7 +38,7 @@ pub(crate) const ADDRESSES: [&str; 24] = [
 ];
 pub(crate) const LOOPBACK: &str = "127.0.0.1";
 
-/// Outside addresses that workloads have now and then; else they are outside.
+/// External addresses that workloads have at times; otherwise they are outside.
 const FLOATING: [&[&str]; 2] =
     [&["203.0.113.1", "203.0.113.2", "203.0.113.3"], &["2001:db8:f::1", "2001:db8:f::2"]];
 
@@ -46,7 +46,8 @@ fn is_floating(addr: &str) -> bool {
     FLOATING.concat().contains(&addr)
 }
 
-/// Whose each address is; some are nobody's, and outside ones of workloads nobody sends from.
+/// Returns the owner of each address. Some have none, and packets are not sent from external addresses of
+/// workloads.
 fn owner(addr: &str) -> Option<Place> {
     let name = match addr {
         "10.65.0.1" | "fd00:65::1" => "cali1",
@@ -108,7 +109,7 @@ fn labels(rng: &mut StdRng) -> Value {
 
 fn profiles(rng: &mut StdRng) -> Value {
     let count = rng.random_range(0..=3);
-    // `p4` is missing or cannot be read.
+    // `p4` is missing or invalid.
     (0..count).map(|_| pick(rng, &["p1", "p2", "p3", "p1", "p2", "p4"])).collect::<Vec<_>>().into()
 }
 
@@ -179,7 +180,7 @@ fn rule(rng: &mut StdRng, open: bool) -> Value {
 fn rules(rng: &mut StdRng, most: usize) -> Value {
     let count = rng.random_range(0..=most);
     let mut rules: Vec<Value> = (0..count).map(|_| rule(rng, false)).collect();
-    // So that something passes.
+    // So that some packets pass.
     if maybe(rng, 50) {
         rules.push(rule(rng, true));
     }
@@ -202,7 +203,8 @@ fn workload(rng: &mut StdRng, index: usize) -> Value {
     })
 }
 
-/// Floating addresses of a workload; one whose inside address is none of its own is left out.
+/// Returns floating addresses of a workload. One whose internal address does not belong to the workload is
+/// ignored.
 fn nats(rng: &mut StdRng, nets: &[&str], v4: bool) -> Value {
     let count = if maybe(rng, 50) { rng.random_range(1..=2) } else { 0 };
     let one = |rng: &mut StdRng| {
@@ -222,7 +224,7 @@ fn pool(rng: &mut StdRng, cidr: &str) -> Value {
     json!({ "cidr": cidr, "masquerade": maybe(rng, 60), "disabled": maybe(rng, 20) })
 }
 
-/// Keys that policy reads, and whoever makes a value for each.
+/// Keys that policy reads, with a generator of values for each.
 type Make = fn(&mut StdRng) -> Value;
 
 const KEYS: &[(&str, Make)] = &[
@@ -297,7 +299,7 @@ fn policy(rng: &mut StdRng) -> Value {
     policy
 }
 
-/// A random change of the store: keys with their new values, `None`: deleted.
+/// Returns a random change of the store: keys with new values; `None`: deleted.
 pub(crate) fn change(rng: &mut StdRng, all: bool) -> Vec<(String, Option<String>)> {
     let text = |value: Value| match value {
         Value::String(text) => text,
@@ -315,20 +317,20 @@ pub(crate) fn change(rng: &mut StdRng, all: bool) -> Vec<(String, Option<String>
         .collect()
 }
 
-/// A random packet, where it comes in, and what connection tracking will say of it.
+/// Returns a random packet, its ingress, and its connection tracking state.
 pub(crate) fn packet(rng: &mut StdRng) -> (Place, Packet, State) {
     let outside = Place::Interface("eth0".into());
     loop {
         let (src, dst) = (pick(rng, &ADDRESSES), pick(rng, &ADDRESSES));
         let v4 = !src.contains(':');
         let (Some(from), Some(to)) = (owner(src), owner(dst)) else { continue };
-        // The kernel drops loopback addresses that come from outside, before any rule of forwarding.
+        // The kernel drops loopback addresses from outside before any forwarding rule.
         let loopback = src == LOOPBACK || (dst == LOOPBACK && from == outside);
         let apart = from != to || from == Place::Host || is_floating(dst);
         if loopback || is_floating(src) || !apart || v4 == dst.contains(':') {
             continue;
         }
-        // Now and then a workload claims an address of somebody else.
+        // At times a workload spoofs an address of another one.
         let spoofs = from != Place::Host && from != outside && maybe(rng, 5);
         let own = if spoofs { pick(rng, &ADDRESSES) } else { src };
         let hosts = owner(own) == Some(Place::Host) && from != Place::Host;
@@ -346,7 +348,7 @@ pub(crate) fn packet(rng: &mut StdRng) -> (Place, Packet, State) {
                 (Some((kind, pick(rng, &[0, 1]))), if kind == 0 { State::Invalid } else { State::New })
             }
             58 => {
-                // Neighbour and multicast listener discovery among them; answers to nothing are invalid.
+                // Includes neighbour and multicast listener discovery; unsolicited answers are invalid.
                 let kind = pick(rng, &[128, 128, 139, 129, 135, 136, 133, 134, 131, 143, 137]);
                 let invalid = matches!(kind, 129 | 137);
                 (Some((kind, pick(rng, &[0, 1]))), if invalid { State::Invalid } else { State::New })

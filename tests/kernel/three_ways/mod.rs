@@ -1,6 +1,6 @@
-//! Three ways agree: what the evaluator says of a packet, what an interpreter of the rendered rules says of it, and what
-//! the kernel does with it, over random endpoints, labels, profiles, policies, pools, floating addresses, settings and
-//! packets. The packets are really sent, and looked for everywhere; some of them are answered.
+//! Three implementations agree on every packet: the evaluator, an interpreter of the rendered rules, and the
+//! kernel. Endpoints, labels, profiles, policies, pools, floating addresses, settings and packets are random.
+//! The packets are really sent and searched for everywhere; some are answered.
 //!
 //! `TORTIE_SEED` repeats a run, `TORTIE_ROUNDS` makes it longer.
 
@@ -31,14 +31,14 @@ use tortie_engine::policy::{ChainId, Direction, Packet, Verdict, host_interfaces
 use tortie_kernel::{Mode, Options};
 use tortie_net::Cidr;
 
-/// New connections between two changes of policy.
+/// Number of new connections between two policy changes.
 const PACKETS: usize = 120;
-/// Of these, so many are answered, and go on.
+/// Number of these that are answered and continue.
 const ANSWERED: usize = 12;
-/// The least number of packets that a test of CI sends.
+/// Minimum number of packets that a test in CI sends.
 const LEAST: u32 = 5_000;
 
-/// What the kernel routes, as the evaluator and the interpreter are told it.
+/// Returns the kernel's routing, as input of evaluator and interpreter.
 fn routes() -> Routes {
     let via = net::NETS.iter().flat_map(|(name, nets)| {
         nets.iter().map(|net| (net.parse::<Cidr>().unwrap(), Box::<str>::from(*name)))
@@ -47,7 +47,7 @@ fn routes() -> Routes {
     Routes { local: own.map(|addr| addr.parse().unwrap()).collect(), via: via.collect() }
 }
 
-/// The ways of packets as the evaluator sees them.
+/// Returns the paths of packets according to the evaluator.
 fn paths(policy: &Policy, routes: &Routes, flows: &[Flow]) -> Vec<Path> {
     let interfaces = net::INTERFACES.iter().map(|name| {
         let addrs: &[&str] = if *name == "eth0" { &net::HOST } else { &[] };
@@ -63,7 +63,7 @@ fn is_masqueraded(path: &Path) -> bool {
     path.steps.iter().any(|step| step.stage == Stage::Snat && step.reason == Reason::Masquerade)
 }
 
-/// The packet as it comes out.
+/// Returns the packet as it leaves the host.
 fn final_packet(path: &Path) -> Packet {
     let own = net::HOST[usize::from(path.packet.dst.is_ipv6())].parse().unwrap();
     Packet { src: if is_masqueraded(path) { own } else { path.packet.src }, ..path.packet }
@@ -75,12 +75,12 @@ fn tuple(packet: &Packet) -> Tuple {
     (packet.protocol, packet.src, packet.dst, packet.ports)
 }
 
-/// A packet that was seen the other way round belongs to that connection.
+/// Returns the reverse direction of a packet, which belongs to the same connection.
 fn reverse(packet: &Packet) -> Packet {
     Packet { src: packet.dst, dst: packet.src, ports: packet.ports.map(|(src, dst)| (dst, src)), ..*packet }
 }
 
-/// The connections of one round: as they began, and as they left.
+/// Connections of one round: tuples at ingress and at egress.
 #[derive(Default)]
 struct Connections {
     begun: BTreeSet<Tuple>,
@@ -88,7 +88,7 @@ struct Connections {
 }
 
 impl Connections {
-    /// Whether connection tracking has not met anything like this packet, so that it does with it what the rules say.
+    /// Returns true if connection tracking has no entry for this packet, so that the rules decide.
     fn is_fresh(&self, packet: &Packet, last: &Packet) -> bool {
         let (is, was) = (tuple(packet), tuple(last));
         !self.left.contains_key(&tuple(&reverse(packet)))
@@ -122,20 +122,20 @@ fn long_the_evaluator_the_rules_and_the_kernel_agree() {
     });
 }
 
-/// How often rules of policies and profiles matched.
+/// Number of matches per rule of policies and profiles.
 type Hits = BTreeMap<(ChainId, usize), u64>;
 
-/// A packet that is sent.
+/// A sent packet.
 struct Sent {
     flow: Flow,
     path: Path,
-    /// Of an answer: the address that its receiver thinks to talk to.
+    /// For an answer: the address that its receiver expects as the source.
     source: Option<IpAddr>,
     number: u32,
 }
 
 impl Sent {
-    /// Where it has to come out, with which addresses.
+    /// Returns the expected egress, with source and destination address.
     fn wanted(&self, routes: &Routes) -> Option<(Place, IpAddr, IpAddr)> {
         let last = final_packet(&self.path);
         let to = routes.place(last.dst).filter(|_| self.path.verdict == Verdict::Allow)?;
@@ -153,7 +153,7 @@ struct Round<'a> {
 }
 
 impl Round<'_> {
-    /// Sends new packets, then answers to some, then more of the same connections.
+    /// Sends new packets, then answers to some, then more packets of the same connections.
     fn send(&self, rng: &mut StdRng, number: &mut u32) -> Vec<Sent> {
         let mut connections = Connections::default();
         let mut all = Vec::new();
@@ -223,7 +223,7 @@ impl Round<'_> {
         all.push(sent);
     }
 
-    /// The interpreter says of each packet what the evaluator says.
+    /// Checks that the interpreter agrees with the evaluator on each packet.
     fn check_rules(&self, all: &[Sent]) -> Hits {
         let flows: Vec<Flow> = all.iter().map(|sent| sent.flow.clone()).collect();
         let routes = self.routes.clone();
@@ -249,7 +249,7 @@ impl Round<'_> {
         hits
     }
 
-    /// How often the kernel's rules matched so far.
+    /// Returns the kernel's rule counters.
     fn counted(&self) -> Hits {
         let sources: BTreeSet<_> = self.policy.ruleset.chains.keys().map(|id| id.source.clone()).collect();
         let count = move |view: &tortie_kernel::KernelView<'_>| {
@@ -266,7 +266,8 @@ impl Round<'_> {
         self.rig.ask(count)
     }
 
-    /// The kernel's counters moved as the interpreter's did, or more: it sends packets of its own now and then.
+    /// Checks that the kernel's counters increased as predicted or more: the kernel sends some packets
+    /// itself.
     fn check_counters(&self, before: &Hits, expected: &Hits) {
         let now = self.counted();
         for (rule, count) in expected {
@@ -281,7 +282,7 @@ impl Round<'_> {
         }
     }
 
-    /// The kernel did with each packet what the evaluator says.
+    /// Checks that the kernel agrees with the evaluator on each packet.
     fn check_kernel(&self, all: &[Sent]) -> usize {
         let wanted = all.iter().filter(|sent| sent.wanted(self.routes).is_some()).count();
         let seen: Arrivals = self.net.arrivals(&all.iter().map(|sent| sent.number).collect(), wanted);
@@ -355,7 +356,7 @@ fn agree(seed: u64, rounds: u64) {
     }
     eprintln!("{rounds} rounds, {number} packets, {passed} of them passed: {kinds:?}");
     assert!(number >= LEAST || rounds < 40);
-    // Some are rare.
+    // Some kinds are rare.
     assert!(rounds < 400 || kinds.values().all(|count| *count > 0), "{kinds:?}");
     rig.stop();
 }

@@ -1,5 +1,5 @@
-//! A host with workloads and an outside, each in a network namespace of its own, and sockets to put packets in and to see
-//! where they come out.
+//! A host with workloads and an outside, each in its own network namespace, with sockets that inject packets
+//! and receive them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
@@ -14,9 +14,9 @@ use tortie_engine::policy::path::Place;
 use super::packets::{self, Layer};
 use crate::common::netns::{in_netns_kept, ip};
 
-/// Interfaces of the host: workloads 1 to 3, one that no endpoint has, and the outside.
+/// Interfaces of the host: workloads 1 to 3, one without endpoint, and the outside.
 pub(crate) const INTERFACES: [&str; 5] = ["cali1", "cali2", "cali3", "cali9", "eth0"];
-/// What each of them routes to. The outside also has the rest of the world.
+/// Networks routed to each interface. The outside also has the default route.
 pub(crate) const NETS: [(&str, &[&str]); 5] = [
     ("cali1", &["10.65.0.1/32", "fd00:65::1/128"]),
     ("cali2", &["10.65.0.2/32", "10.65.0.22/32", "fd00:65::2/128"]),
@@ -26,7 +26,7 @@ pub(crate) const NETS: [(&str, &[&str]); 5] = [
 ];
 pub(crate) const HOST: [&str; 2] = ["192.0.2.1", "2001:db8::1"];
 
-/// Protocols that are listened to on the host.
+/// Protocols received on the host.
 const RECEIVED: [(bool, &[u8]); 2] =
     [(true, &[1, 4, 6, 17, 47, 89, 132, 136]), (false, &[6, 17, 47, 58, 89, 132, 136])];
 
@@ -36,10 +36,10 @@ struct Side {
     receives: Vec<(Socket, Layer)>,
 }
 
-/// A packet that was heard: its number, and the addresses that it had then, where the socket tells them.
+/// A received packet: its number, and its addresses if the socket reports them.
 pub(crate) type Received = (u32, Option<(IpAddr, IpAddr)>);
 
-/// What came out where, by number.
+/// Received packets by number and place.
 pub(crate) type Arrivals = BTreeMap<u32, BTreeMap<Place, Option<(IpAddr, IpAddr)>>>;
 
 pub(crate) struct Net {
@@ -54,18 +54,18 @@ fn raw(v4: bool, protocol: u8) -> Socket {
 }
 
 fn sends() -> [Socket; 2] {
-    // Raw of "any protocol": the header is ours.
+    // Raw sockets for any protocol: the header is ours.
     [raw(true, 255), raw(false, 255)]
 }
 
-/// A namespace behind `interface`, with a default route and the sockets of everything that comes.
+/// Creates a namespace behind `interface`, with a default route and sockets that receive everything.
 fn far(interface: &str, index: usize) -> Side {
     let (sender, sides) = channel();
     let moved = format!("far{index}");
     ip(&format!("link add {interface} address 02:00:00:00:02:0{index} type veth peer name {moved}"));
     let (start, path) = in_netns_kept(move || {
         for line in [
-            // What is for 127.0.0.0/8 leaves too.
+            // Packets to 127.0.0.0/8 leave too.
             "route flush table local 127.0.0.0/8".to_owned(),
             "route flush table local 127.0.0.1".to_owned(),
             format!("link set {moved} name eth0"),
@@ -75,7 +75,7 @@ fn far(interface: &str, index: usize) -> Side {
         ] {
             ip(&line);
         }
-        // All that would be asked for on the way out has one answer.
+        // All neighbours on the way out resolve to one address.
         for addr in ["192.0.2.1", "2001:db8::1"]
             .into_iter()
             .chain(NETS.iter().flat_map(|(_, nets)| nets.iter().copied()))
@@ -86,7 +86,7 @@ fn far(interface: &str, index: usize) -> Side {
         for addr in super::generate::ADDRESSES {
             ip(&format!("neighbour replace {addr} lladdr 02:00:00:00:02:0{index} nud permanent dev eth0"));
         }
-        // A socket of one protocol hears what comes, and not what leaves (ETH_P_IP, ETH_P_IPV6).
+        // A socket of one protocol receives incoming packets but not outgoing ones (ETH_P_IP, ETH_P_IPV6).
         let receives = [0x0800u16, 0x86dd].map(|ethertype| {
             let protocol = Protocol::from(i32::from(ethertype.to_be()));
             let socket = Socket::new(Domain::PACKET, Type::RAW, Some(protocol)).unwrap();
@@ -110,7 +110,7 @@ impl Net {
             ("ipv4/conf/default/rp_filter", "0"),
             ("ipv4/conf/all/send_redirects", "0"),
             ("ipv4/conf/default/send_redirects", "0"),
-            // As the agent has it on workload interfaces.
+            // As the agent sets it on workload interfaces.
             ("ipv4/conf/default/route_localnet", "1"),
             ("ipv6/conf/all/forwarding", "1"),
             ("ipv6/icmp/echo_ignore_all", "1"),
@@ -153,12 +153,13 @@ impl Net {
         Self { sides }
     }
 
-    /// Connection tracking believes the wrong checksums. Its sysctl is there when the first rule asks for it.
+    /// Makes connection tracking accept wrong checksums. The sysctl exists once the first rule uses
+    /// connection tracking.
     pub(crate) fn believe_checksums() {
         std::fs::write("/proc/sys/net/netfilter/nf_conntrack_checksum", "0").unwrap();
     }
 
-    /// Puts a packet in at a place.
+    /// Injects a packet at a place.
     pub(crate) fn send(&self, from: &Place, packet: &Packet, number: u32) {
         let Some(side) = self.sides.get(from) else { panic!("nobody is at {from:?}") };
         let bytes = packets::bytes(packet, number);
@@ -166,13 +167,13 @@ impl Net {
         let sent = side.sends[usize::from(packet.dst.is_ipv6())].send_to(&bytes, &to.into());
         match sent {
             Ok(_) => {}
-            // Of the host's own packets the kernel says when they are dropped.
+            // For the host's own packets, the kernel reports drops.
             Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {}
             Err(error) => panic!("{packet:?} from {from:?}: {error}"),
         }
     }
 
-    /// Everything that waits to be heard, with where it is.
+    /// Reads all received packets, with their place.
     pub(crate) fn receive_all(&self, mut each: impl FnMut(&Place, Received)) {
         let mut buffer = [0; 2048];
         for (place, side) in &self.sides {
@@ -187,7 +188,8 @@ impl Net {
         }
     }
 
-    /// What came out where, until all of `wanted` did and a little longer, for what should not have.
+    /// Returns received packets, until all `wanted` arrived and a little longer, for packets that should not
+    /// have.
     pub(crate) fn arrivals(&self, sent: &BTreeSet<u32>, wanted: usize) -> Arrivals {
         let mut seen = Arrivals::new();
         let mut until = Instant::now() + Duration::from_secs(2);
@@ -207,7 +209,7 @@ impl Net {
         seen
     }
 
-    /// Forgets every connection: what was translated is translated anew.
+    /// Deletes all connections, so that translations start afresh.
     pub(crate) fn forget_connections() {
         let netlink = Socket::new(Domain::from(16), Type::RAW, Some(Protocol::from(12))).unwrap();
         netlink.set_read_timeout(Some(Duration::from_secs(5))).unwrap();

@@ -1,14 +1,14 @@
-//! Packets as octets, with a number inside by which they are known again wherever they come out.
+//! Encoding of packets with a number in the payload, by which they are recognised wherever they are received.
 
 use std::net::IpAddr;
 
 use tortie_engine::policy::Packet;
 
-/// Stands before the number.
+/// Precedes the number.
 const MAGIC: [u8; 4] = *b"TrTi";
 
-/// The packet with a number. Its checksums are wrong on purpose, so that nobody answers it; but not that of ICMPv6, which
-/// raw sockets look at.
+/// Encodes the packet with a number. Its checksum is wrong, so that no host answers it, except for ICMPv6,
+/// where raw sockets check it.
 pub(crate) fn bytes(packet: &Packet, number: u32) -> Vec<u8> {
     let mut inner = inner(packet, number);
     if packet.protocol == 58 {
@@ -39,7 +39,7 @@ pub(crate) fn bytes(packet: &Packet, number: u32) -> Vec<u8> {
     out
 }
 
-/// RFC 8200 8.1.
+/// Returns the ICMPv6 checksum (RFC 8200 8.1).
 fn checksum(packet: &Packet, inner: &[u8]) -> u16 {
     let octets = |addr: IpAddr| match addr {
         IpAddr::V6(addr) => addr.octets(),
@@ -74,7 +74,7 @@ fn inner(packet: &Packet, number: u32) -> Vec<u8> {
         }
         132 => {
             out.extend(ports);
-            // Verification tag 0 and an INIT chunk with the number where tag and window stand.
+            // Verification tag 0 and an INIT chunk, with the number in place of tag and window.
             out.extend([0, 0, 0, 0, 0xde, 0xad, 0, 0, 1, 0, 0, 20]);
             out.extend(known);
             out.extend([0, 1, 0, 1, 0, 0, 0, 1]);
@@ -82,7 +82,7 @@ fn inner(packet: &Packet, number: u32) -> Vec<u8> {
         1 | 58 => {
             let (kind, code) = packet.icmp.unwrap_or_default();
             out.extend([kind, code, 0xde, 0xad]);
-            // The identifier is the number's lower half: every packet begins a connection of its own.
+            // The identifier is the lower half of the number, so every packet starts a new connection.
             let [_, _, a, b] = number.to_be_bytes();
             out.extend([a, b, 0, 1]);
             out.extend(known);
@@ -97,19 +97,19 @@ fn inner(packet: &Packet, number: u32) -> Vec<u8> {
     out
 }
 
-/// What octets that were received begin with.
+/// Layer at which received octets start.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Layer {
-    /// An Ethernet header.
+    /// Ethernet header.
     Frame,
-    /// An IP header.
+    /// IP header.
     Packet,
-    /// What an IPv6 packet of this protocol carries.
+    /// Payload of an IPv6 packet of this protocol.
     Payload(u8),
 }
 
-/// The number in octets that were received, and the addresses if they are there. A packet that an error message quotes is
-/// none.
+/// Returns the number in received octets, and the addresses if present. Packets quoted in error messages do
+/// not count.
 pub(crate) fn read(bytes: &[u8], layer: Layer) -> Option<(u32, Option<(IpAddr, IpAddr)>)> {
     let (protocol, ends, inner) = match layer {
         Layer::Payload(protocol) => (protocol, None, bytes),
