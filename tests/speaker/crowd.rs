@@ -25,11 +25,11 @@ fn a_thousand_peers_connect_in_the_same_instant() {
         p.dial_after = None;
         a.peers.insert(other.address.to_string(), p);
     }
-    // A start that says it is a restart: routes are taken once every peer has sent its End-of-RIB.
+    // A restart: best paths are used after every peer has sent End-of-RIB.
     let options = SpeakerOptions { restarting: Some(Vec::new()), ..SpeakerOptions::default() };
     let a = Node::start_with(a, options);
     a.fact("listening", |f| matches!(f, SpeakerFact::Listening(_)));
-    // The thread lives in the same namespace; it keeps the sessions for a while after all is there.
+    // The thread is in the same namespace; it keeps the sessions for a while after everything has arrived.
     let load = std::thread::spawn(move || {
         let options = Options {
             port: 1790,
@@ -52,7 +52,7 @@ fn a_thousand_peers_connect_in_the_same_instant() {
     assert_eq!(ups, 1001);
     let rows = load.join().unwrap();
     let row = rows.first().unwrap();
-    // Every peer has the daemon's prefixes, the observer all 4,004; and nobody was sent another.
+    // Every peer has the daemon's prefixes, the observer all 4,004, and no peer was sent others.
     for (name, value) in [("established", json!(1001)), ("lost", json!(0)), ("retries", json!(0))] {
         assert_eq!(row[name], value, "{name}: {row:?}");
     }

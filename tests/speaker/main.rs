@@ -1,5 +1,5 @@
-//! The speaker thread against itself, against a crowd of peers, and against BIRD 2, FRR, GoBGP, OpenBGPD and ExaBGP, each
-//! test in a network namespace of its own.
+//! Tests of the speaker thread with itself, with many peers, and with BIRD 2, FRR, GoBGP, OpenBGPD and
+//! ExaBGP, each in its own network namespace.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 

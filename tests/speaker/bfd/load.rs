@@ -1,4 +1,4 @@
-//! BFD while the machine is busy: no session is lost that the path did not lose, and a cut is seen in time.
+//! BFD on a busy machine: no session goes down unless the path fails, and a cut is detected in time.
 
 use std::fmt::Write as _;
 use std::process::{Child, Command, Stdio};
@@ -12,14 +12,14 @@ use crate::rig::bird::Bird;
 use crate::rig::net::{self, Far};
 use crate::rig::node::{Node, intent, peer, wait_for};
 
-/// Sessions, and their peers.
+/// Number of sessions, each with its own peer address.
 const SESSIONS: usize = 20;
-/// Routes that the first peer has.
+/// Number of routes of the first peer.
 const ROUTES: u32 = 200_000;
-/// 3 x 50 ms may be missed, the rest is for the scheduler; the promise of the whole.
+/// Upper limit of detection: 3 x 50 ms, plus time for the scheduler.
 const SEEN: Duration = Duration::from_millis(200);
 
-/// What takes all of a processor until it is dropped.
+/// A process that uses a whole processor until dropped.
 struct Busy(Child);
 
 impl Busy {
@@ -41,7 +41,7 @@ fn address(session: usize) -> String {
     format!("198.51.100.{}", 101 + session)
 }
 
-/// Ours: BIRD has one session with an address at most.
+/// Returns our address for a session: BIRD has at most one session with an address.
 fn own(session: usize) -> String {
     format!("198.51.100.{}", 201 + session)
 }
@@ -50,14 +50,15 @@ fn name(session: usize) -> String {
     format!("s{session:02}")
 }
 
-/// Who is at the other end of BFD.
+/// Implementation of the other BFD end.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Other {
     Bird,
     Frr,
 }
 
-/// BIRD with BGP at each of the addresses, and BFD that does not depend on it: a cut costs no time for BGP to come back.
+/// BIRD with BGP at each of the addresses, and BFD independent of it, so that a cut costs no time for BGP to
+/// re-establish.
 fn config(other: Other) -> String {
     let mut text = "protocol static full { disabled; ipv4;\n".to_owned();
     for route in 0..ROUTES {
@@ -87,7 +88,7 @@ fn config(other: Other) -> String {
     text
 }
 
-/// FRR's bfdd with the same sessions; the routes stay BIRD's.
+/// FRR's bfdd with the same sessions; the routes stay with BIRD.
 fn bfdd() -> String {
     let mut text = "bfd\n profile fast\n  receive-interval 50\n  transmit-interval 50\n exit\n".to_owned();
     for session in 0..SESSIONS {
@@ -98,7 +99,7 @@ fn bfdd() -> String {
 }
 
 fn setup(test: &str, other: Other) -> Option<(Far, Bird, Option<Frr>, Node)> {
-    // Its own load is what it is about.
+    // The test measures its own load only.
     net::alone();
     let far = Far::make(test)?;
     for session in 0..SESSIONS {
@@ -136,7 +137,8 @@ fn all_up(a: &Node) {
     });
 }
 
-/// Sessions that went down since, with the cause, when BFD noticed, and when the speaker did.
+/// Returns the sessions that went down since, with cause, time of detection and time of the report to the
+/// speaker.
 fn downs(a: &Node, since: Instant) -> Vec<(String, Cause, Instant, Instant)> {
     let down = |(reported, fact)| match fact {
         SpeakerFact::Bfd { peer, from: BfdState::Up, cause, at, .. } if at >= since => {
@@ -147,8 +149,8 @@ fn downs(a: &Node, since: Instant) -> Vec<(String, Cause, Instant, Instant)> {
     a.timed_facts().into_iter().filter_map(down).collect()
 }
 
-/// Two busy loops and a full table that comes and goes for this long: nothing may be lost. On a slow machine the first
-/// table may still be on its way at the end.
+/// Two busy loops, and a full table that is announced and withdrawn for this time: no session may go down. On
+/// a slow machine the first table may still be incomplete at the end.
 fn quiet_under_load(bird: &Bird, a: &Node, time: Duration) {
     bird.ask("enable full");
     wait_for(Duration::from_secs(60), "the first of the table", || match a.routes() {
@@ -177,14 +179,14 @@ fn quiet_under_load(bird: &Bird, a: &Node, time: Duration) {
     drop(busy);
 }
 
-/// Cuts the link again and again under load. The times in which each session saw each cut, sorted.
+/// Cuts the link repeatedly under load. Returns the detection times of all sessions and cuts, sorted.
 fn cuts(far: &Far, a: &Node, count: usize) -> Vec<Duration> {
     let busy = Busy::loops(2);
     let mut commands = far.commands();
     let (mut seen, mut received) = (Vec::new(), Vec::new());
     for round in 0..count {
         all_up(a);
-        // Not always at the same time after the last packets.
+        // At varying times after the last packets.
         std::thread::sleep(Duration::from_millis(u64::try_from(round * 37 % 100).unwrap()));
         let at = Instant::now();
         commands.run("link set far down");
@@ -205,7 +207,7 @@ fn cuts(far: &Far, a: &Node, count: usize) -> Vec<Duration> {
     }
     drop(busy);
     received.sort_unstable();
-    // How soon the speaker hears of it is a matter of the processors' load.
+    // The delay of the report to the speaker depends on processor load.
     eprintln!("told to the speaker: p99 {:?}", percentile(&received, 99));
     seen.sort_unstable();
     seen

@@ -1,4 +1,5 @@
-//! BFD (RFC 5880 to 5883) with BIRD 2 and FRR, over a link between two namespaces, and what it does to the BGP session.
+//! BFD (RFC 5880 to 5883) with BIRD 2 and FRR over a link between two namespaces, and its effect on the BGP
+//! session.
 
 mod load;
 
@@ -15,7 +16,7 @@ use crate::rig::bird::Bird;
 use crate::rig::net::{self, FAR, Far, NEAR};
 use crate::rig::node::{Node, cidr, intent, peer, wait};
 
-/// IPv4 or IPv6, as an index of [`NEAR`].
+/// Address family, as an index of [`NEAR`].
 const V4: usize = 0;
 const V6: usize = 1;
 
@@ -27,7 +28,7 @@ fn socket(addr: &str) -> String {
     if addr.contains(':') { format!("[{addr}]:1790") } else { format!("{addr}:1790") }
 }
 
-/// A node that has the other end as its peer `far`, with BFD of 3 x 100 ms.
+/// Starts a node with the other end as its peer `far`, with BFD of 3 x 100 ms.
 fn node(family: usize, asn: u32) -> Node {
     Node::start(wants(family, asn))
 }
@@ -54,8 +55,8 @@ impl Node {
         });
     }
 
-    /// BGP and BFD have been up for a while. FRR 8.4 replaces the BFD session of an IPv6 neighbor when BGP comes up, and
-    /// ends BGP because of that.
+    /// Waits until BGP and BFD have been up for a while. FRR 8.4 replaces the BFD session of an IPv6
+    /// neighbour when BGP comes up, and ends BGP because of that.
     fn steady(&self) {
         let while_up = Duration::from_millis(1500);
         wait("both sessions to be steady", || {
@@ -65,7 +66,7 @@ impl Node {
         });
     }
 
-    /// The end of the session by BFD, when it was told.
+    /// Returns the time at which BFD ended the session.
     fn lost(&self) -> Option<Instant> {
         self.lost_since(self.started)
     }
@@ -90,7 +91,7 @@ impl Node {
     }
 }
 
-/// Our packets vanish on their way, theirs do not: the other end notices, and tells us.
+/// Drops our packets only: the other end detects the failure and reports Down.
 fn cut_one_way(family: usize, a: &Node) {
     let name = ["-4", "-6"][family];
     net::ip(&[name, "route", "add", "blackhole", FAR[family], "metric", "1"]);
@@ -105,7 +106,7 @@ fn cut_one_way(family: usize, a: &Node) {
     });
 }
 
-/// Cuts the link and waits until the session is gone, in time.
+/// Cuts the link and checks that the session goes down in time.
 fn cut(far: &Far, a: &Node) {
     let at = Instant::now();
     far.link(false);
@@ -113,12 +114,13 @@ fn cut(far: &Far, a: &Node) {
         if a.lost_since(at).is_some() { Ok(()) } else { Err(format!("{:#?}", a.bfd("far"))) }
     });
     let took = a.lost_since(at).unwrap() - at;
-    // 3 x 100 ms; under 200 ms would be before the last packet's time. The rest is the load of the test machine.
+    // 3 x 100 ms; less than 200 ms would precede the time of the last packet. The rest is load of the test
+    // machine.
     assert!((Duration::from_millis(150)..Duration::from_millis(600)).contains(&took), "{took:?}");
     assert_eq!(a.bfd("far").unwrap().1.diagnostic.0, 1);
 }
 
-/// BIRD's end: BGP and a BFD of 3 x 100 ms. `options` are those of the BGP protocol.
+/// Returns BIRD's configuration: BGP, and BFD of 3 x 100 ms. `options`: options of the BGP protocol.
 fn bird_config(family: usize, asn: u32, options: &str) -> String {
     let channel = if family == V4 { "ipv4" } else { "ipv6" };
     format!(
@@ -130,7 +132,7 @@ fn bird_config(family: usize, asn: u32, options: &str) -> String {
     )
 }
 
-/// What BIRD says of its session: state, interval and timeout in seconds.
+/// Waits until BIRD reports this state, interval and timeout (seconds) of its session.
 fn bird_says(bird: &Bird, state: &str, interval: &str, timeout: &str) {
     wait(&format!("BIRD to have {state} {interval} {timeout}"), || {
         let answer = bird.ask("show bfd sessions");
@@ -151,7 +153,7 @@ fn single_hop_with_bird(family: usize, test: &str) {
     a.bfd_up(Path::SingleHop);
     bird_says(&bird, "Up", "0.100", "0.300");
     cut(&far, &a);
-    // The link comes back, and both with it.
+    // The link comes up again, and both sessions with it.
     far.link(true);
     if family == V6 {
         far.ip(&["addr", "add", "2001:db8:51::9/64", "dev", "far", "nodad"]);
@@ -193,7 +195,7 @@ fn bfd_single_hop_ipv6_loss_seen_by_bird() {
 #[test]
 fn bfd_multihop_both_ways_with_bird() {
     let Some(far) = Far::make("bfd-bm") else { return };
-    // iBGP: both take port 4784 without being told.
+    // iBGP: both use port 4784 without configuration.
     let Some(bird) = Bird::start_in(Some(&far.0), &bird_config(V4, 64512, "")) else { return };
     let a = node(V4, 64512);
     a.wait_established("far");
@@ -214,7 +216,7 @@ fn bfd_times_change_by_poll_both_ways_with_bird() {
     bird_says(&bird, "Up", "0.100", "0.300");
     a.intent.peers.get_mut("far").unwrap().bfd = times(250, 4);
     a.apply();
-    // BIRD sends at our pace now, and waits for four of ours.
+    // BIRD now sends at our interval, and waits for four of our packets.
     bird_says(&bird, "Up", "0.250", "1.000");
     bird.configure(&config.replace("interval 100 ms", "interval 400 ms"));
     wait("our times to follow", || match a.bfd("far") {
@@ -238,7 +240,7 @@ fn bfd_that_bird_no_longer_wants_costs_a_session_and_bgp_goes_on_without() {
     let a = node(V4, 65009);
     a.wait_established("far");
     a.bfd_up(Path::SingleHop);
-    // It falls silent without AdminDown, which nobody can tell from a cut.
+    // It stops without AdminDown, which cannot be distinguished from a cut.
     bird.configure(&config.replace("bfd on;", "bfd off;"));
     wait(
         "the session to end",
@@ -259,7 +261,8 @@ fn bfd_loss_during_a_graceful_restart_keeps_the_routes_of_bird() {
     a.bfd_up(Path::SingleHop);
     bird.kill();
     a.fact("BFD to notice", |f| matches!(f, SpeakerFact::Bfd { from: BfdState::Up, to: BfdState::Down, .. }));
-    // RFC 5882 4.3.2: BIRD's C bit is clear, so its BFD went with its control plane; the restart goes on.
+    // RFC 5882 4.3.2: BIRD's C bit is clear, so its BFD shares fate with its control plane, and the restart
+    // continues.
     assert!(!a.bfd("far").unwrap().1.remote_independent);
     assert!(a.route("10.9.0.0/24").is_some());
     bird.start_again(&config, &["-R"]);
@@ -279,7 +282,7 @@ fn bfd_loss_during_a_graceful_restart_keeps_the_routes_of_bird() {
     assert_eq!(down, [(DownCode::TcpClosed, true)]);
 }
 
-/// FRR's bfdd with zebra, which passes between it and bgpd, in another namespace.
+/// FRR's bfdd with zebra, which connects it to bgpd, in another namespace.
 pub(crate) struct Frr {
     dir: tempfile::TempDir,
     vtysh: PathBuf,
@@ -292,7 +295,7 @@ impl Frr {
         Self::start_with(far, Some(config), profile)
     }
 
-    /// With this configuration of bgpd, if there is to be one, and of bfdd.
+    /// Starts FRR with this configuration of bfdd, and of bgpd if given.
     pub(crate) fn start_with(far: &Far, config: Option<&str>, bfdd_config: &str) -> Option<Self> {
         let programs = ["frr-zebra", "frr-bfdd", "frr-bgpd", "vtysh"].map(net::tool);
         let [Some(zebra), Some(bfdd), Some(bgpd), Some(vtysh)] = programs else { return None };
@@ -308,8 +311,8 @@ impl Frr {
         };
         std::fs::write(dir.path().join("bfdd.conf"), bfdd_config).unwrap();
         std::fs::write(dir.path().join("vtysh.conf"), "username root nopassword\n").unwrap();
-        // They want a group that an unpacked package has not made: the accounts that they see are their own. With a
-        // process space of their own they all end with the shell.
+        // The daemons require a group that an unpacked package does not create, so they see their own account
+        // files. In a separate PID namespace all of them end with the shell.
         let script = format!(
             "cd {at}; cp /etc/group group; echo 'frrvty:x:64998:root' >> group; mount --bind group /etc/group; : > empty
              c='-u root -g root -P 0 --log stdout --vty_socket {at}/ -z {at}/zserv.api'
@@ -391,7 +394,7 @@ fn with_frr(family: usize, path: Path, test: &str) {
         let line = format!("neighbor {} port 1790", NEAR[family]);
         config =
             config.replace(&line, &format!("{line}\n          neighbor {} ebgp-multihop 5", NEAR[family]));
-        // Nothing here tells that FRR takes an on-link neighbor for one far away.
+        // FRR does not indicate that it treats an on-link neighbour as multihop.
         us.peers.get_mut("far").unwrap().bfd = times(100, 3).map(|b| Bfd { multihop: Some(true), ..b });
     }
     let Some(frr) = Frr::start(&far, &config) else { return };
@@ -444,18 +447,19 @@ fn bfd_times_change_by_poll_both_ways_and_admin_down_is_received_by_frr() {
     });
     a.intent.peers.get_mut("far").unwrap().bfd = times(350, 7);
     a.apply();
-    // What FRR knows of us: its "Remote timers".
+    // FRR's view of our parameters: its "Remote timers".
     frr.wait_for_output("show bfd peers", &["Detect-multiplier: 7", "Transmission interval: 350ms"]);
     assert_eq!(a.bfd("far").unwrap().1.ups, 1);
     a.still_established();
-    // FRR hears our AdminDown. RFC 5882 3.2 would have it keep BGP; FRR 8.4 and BIRD 2.0 end it, and come back.
+    // FRR receives our AdminDown. RFC 5882 3.2 requires that it keeps BGP; FRR 8.4 and BIRD 2.0 end the
+    // session and re-establish it.
     a.intent.peers.get_mut("far").unwrap().bfd = None;
     a.apply();
     frr.wait_for_output("show bfd peers", &["Status: down", "Remote diagnostics: administratively down"]);
     a.wait_established("far");
 }
 
-/// A peer that came from a range has what its range wants, and goes when its path is lost.
+/// A dynamic peer has the BFD parameters of its range, and is removed when its path fails.
 #[test]
 fn bfd_of_a_dynamic_peer_with_bird() {
     const NAME: &str = "Dynamic_198.51.100.9";

@@ -1,5 +1,5 @@
-//! The whole process among hostile peers: healthy sessions exchange changes while beside them one peer sends garbage, one
-//! connects without end, one never reads what waits for it, and one sends an octet a second.
+//! The whole process among hostile peers: healthy sessions exchange changes while one peer sends garbage, one
+//! connects repeatedly, one never reads, and one sends an octet per second.
 
 mod peers;
 mod place;
@@ -23,7 +23,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::rig::net;
 
-/// The agent as a process of its own, with nothing but its store and BGP.
+/// The agent as a separate process, with only its store and BGP.
 struct Agent {
     child: Child,
     _dir: tempfile::TempDir,
@@ -38,7 +38,7 @@ impl Agent {
             ("/calico/bgp/v1/global/node_mesh".into(), "{\"enabled\": false}".into()),
             ("/calico/bgp/v1/global/as_num".into(), OURS.to_string()),
             ("/calico/bgp/v1/host/bench/ip_addr_v4".into(), US.to_string()),
-            // What was learned may go on, as at a route server.
+            // Learned routes may be passed on, as at a route server.
             (
                 "/calico/bgp/v1/global/prefix_advertisements/ip_v4".into(),
                 "[{\"cidr\": \"0.0.0.0/0\", \"communities\": []}]".into(),
@@ -77,7 +77,7 @@ impl Agent {
         agent
     }
 
-    /// Resident memory in octets.
+    /// Returns resident memory in octets.
     fn memory(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
         let line = status.lines().find(|l| l.starts_with("VmRSS")).unwrap();
@@ -92,7 +92,7 @@ impl Drop for Agent {
     }
 }
 
-/// Latencies in microseconds by power of 1.05.
+/// Latencies in microseconds, as a histogram with powers of 1.05.
 #[derive(Default)]
 struct Latencies(BTreeMap<u32, u64>);
 
@@ -126,7 +126,7 @@ impl Latencies {
     }
 }
 
-/// One healthy session as the reader sees it.
+/// A healthy session from the reader's side.
 struct Healthy {
     stream: TcpStream,
     input: Vec<u8>,
@@ -134,7 +134,7 @@ struct Healthy {
     routes: u64,
 }
 
-/// When each change was sent, in microseconds since the start, by its number.
+/// Send time of each change by its number, in microseconds since the start.
 type Sent = Arc<Vec<AtomicU64>>;
 
 struct Crowd {
@@ -146,7 +146,7 @@ struct Crowd {
 }
 
 impl Crowd {
-    /// Reads what is there; `Err` says which session ended, or was silent for longer than its hold time.
+    /// Reads all available input. `Err`: a session ended, or was silent for longer than its hold time.
     fn read(&mut self) -> Result<(), String> {
         let mut ready: Vec<usize> = Vec::new();
         {
@@ -188,7 +188,7 @@ impl Crowd {
     }
 }
 
-/// Counts the routes of an UPDATE, and how long it took when it is a change of the measurement.
+/// Counts the routes of an UPDATE, and its latency if it belongs to the measurement.
 fn update(body: &[u8], healthy: &mut Healthy, sent: &Sent, start: Instant, latencies: &mut Latencies) {
     let length = |at: usize| usize::from(u16::from_be_bytes([body[at], body[at + 1]]));
     let withdrawn = length(0);
@@ -216,7 +216,7 @@ fn update(body: &[u8], healthy: &mut Healthy, sent: &Sent, start: Instant, laten
     }
 }
 
-/// Makes 1,000 changes a second, each on the next session in turn, and keeps all sessions alive.
+/// Makes 1,000 changes per second, round-robin over the sessions, and keeps all sessions alive.
 fn changes(
     stop: &Arc<AtomicBool>,
     mut streams: Vec<TcpStream>,
@@ -230,7 +230,7 @@ fn changes(
         while number < due {
             number += 1;
             let n = number as usize % streams.len();
-            // Each sender has prefixes of its own, which come back changed.
+            // Each sender has its own prefixes, which it announces again with changes.
             let prefix = (0x0b00_0000 | u32::try_from(n).unwrap() << 8 | (number / 100 % 50), 32);
             let micros = u64::try_from(start.elapsed().as_micros()).unwrap();
             if let Some(at) = sent.get(number as usize) {
@@ -248,7 +248,7 @@ fn changes(
     })
 }
 
-/// As `Write::write_all` on a socket that does not block.
+/// As `Write::write_all` for a non-blocking socket.
 fn write_all(stream: &mut TcpStream, mut octets: &[u8]) {
     while !octets.is_empty() {
         match stream.write(octets) {
@@ -259,18 +259,18 @@ fn write_all(stream: &mut TcpStream, mut octets: &[u8]) {
     }
 }
 
-/// What a stretch of time looked like from the healthy sessions.
+/// Measurements of the healthy sessions over a period.
 #[derive(Debug)]
 struct Measurement {
     p50: Duration,
     p99: Duration,
     deliveries: u64,
-    /// Highest resident memory of the agent.
+    /// Peak resident memory of the agent in octets.
     memory: u64,
 }
 
 impl Measurement {
-    /// Of several stretches, each number by itself: the machine does other things, too.
+    /// Returns the median of each value over several periods, because the machine has other load too.
     fn median(mut all: Vec<Self>) -> Self {
         let mut pick = |key: fn(&Self) -> u128| {
             all.sort_by_key(key);
@@ -300,8 +300,8 @@ fn measure(agent: &Agent, crowd: &mut Crowd, time: Duration) -> Measurement {
     Measurement { p50: l.percentile(0.5), p99: l.percentile(0.99), deliveries: l.count(), memory }
 }
 
-/// `healthy` sessions with `routes` in the table; each measurement lasts `time`. What was seen without and with the hostile, in
-/// so many rounds.
+/// Runs `healthy` sessions with `routes` in the table; each measurement lasts `time`. Returns the values
+/// without and with hostile peers, over `rounds` rounds.
 fn run(
     healthy: u32,
     routes: u32,
@@ -309,7 +309,7 @@ fn run(
     rounds: usize,
     place: Place,
 ) -> Option<(Measurement, Measurement)> {
-    // It measures how soon changes arrive.
+    // Measures latencies.
     net::alone();
     if !net::enter(&[]) {
         return None;
@@ -333,7 +333,7 @@ fn run(
     let stop = Arc::new(AtomicBool::new(false));
     let mut feeder = session(FEEDER);
     let mut out = feeder.try_clone().unwrap();
-    // The table that waits for the one that never reads; it has to reach the healthy first.
+    // The table queued for the peer that never reads; it has to reach the healthy peers first.
     let numbers: Vec<(u32, u8)> = (0..routes).map(|n| (0x1400_0000 + (n << 8), 24)).collect();
     let fed = Arc::new(AtomicBool::new(false));
     let all_fed = fed.clone();
@@ -346,7 +346,7 @@ fn run(
     feeder.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
     let drain = until(&stop, move || {
         assert_ne!(feeder.read(&mut [0; 65_536]).ok(), Some(0), "the feeder's session was closed");
-        // Not before: it would stand in the middle of an UPDATE.
+        // Not earlier, or it would be in the middle of an UPDATE.
         if all_fed.load(Ordering::Relaxed) {
             feeder.write_all(&message(4, &[])).unwrap();
         }
@@ -358,7 +358,7 @@ fn run(
         assert!(Instant::now() < deadline, "the table does not arrive");
     }
     feed.join().unwrap();
-    // Until what the start needed has settled.
+    // Until start-up effects have settled.
     measure(&agent, &mut crowd, time / 4);
     let (mut calm, mut among) = (Vec::new(), Vec::new());
     for _ in 0..rounds {
@@ -370,7 +370,7 @@ fn run(
         println!("without: {:?}", calm.last());
         println!("with:    {:?}", among.last());
         println!("garbage {garbage}, connects {connects}, sessions that never read {stuck}");
-        // They did what they are for, and the one that never reads kept its session.
+        // The hostile peers did their work, and the one that never reads kept its session.
         let (least_garbage, least_connects) = if rounds > 1 { (50, 900) } else { (10, 200) };
         assert!(garbage > time.as_secs() * least_garbage && connects > time.as_secs() * least_connects);
         assert_eq!(stuck, 1);
@@ -380,7 +380,7 @@ fn run(
     for thread in [drain, makes_changes] {
         thread.join().unwrap();
     }
-    // What has grown stays: the least is that of before, the most that of the end.
+    // Growth persists: the minimum is taken before, the maximum at the end.
     let least = calm.iter().map(|s| s.memory).min()?;
     let most = among.iter().map(|s| s.memory).max()?;
     Some((
@@ -392,14 +392,15 @@ fn run(
 #[test]
 fn healthy_sessions_live_next_to_hostile_ones() {
     let Some((calm, among)) = run(20, 50_000, Duration::from_secs(4), 1, Place::Shared) else { return };
-    // Nearly all changes reach nearly all others; some are overtaken by the next of their prefix.
+    // Nearly all changes reach nearly all sessions; some are replaced by a later change of their prefix.
     assert!(calm.deliveries > 20_000 && among.deliveries > calm.deliveries / 2, "{calm:?} {among:?}");
-    // The promise is half of it, over a minute and beside a million routes; here the allocator itself is a part.
+    // The documented limit is half of it, over a minute and with a million routes; here the allocator itself
+    // matters.
     let growth = among.memory.saturating_sub(calm.memory);
     assert!(growth < 10 << 20, "{growth} octets more");
 }
 
-/// The numbers of the promise; for a release build.
+/// The documented limits; requires a release build.
 #[test]
 #[ignore = "a minute, and a quiet machine"]
 fn long_a_hundred_healthy_sessions_do_not_notice_hostile_ones() {

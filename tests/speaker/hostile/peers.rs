@@ -1,4 +1,4 @@
-//! What peers say, and those of them that mean harm.
+//! Messages of peers, and the hostile ones among them.
 
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -13,7 +13,7 @@ use super::place::Place;
 
 pub(crate) const US: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 pub(crate) const OURS: u32 = 64_512;
-/// All peers have this AS, so that they share an update group as the hosts of a rack do.
+/// AS of all peers, so that they share an update group as the hosts of a rack do.
 pub(crate) const THEIRS: u16 = 65_001;
 pub(crate) const HOLD: Duration = Duration::from_secs(9);
 pub(crate) const FEEDER: u32 = 20_000;
@@ -34,7 +34,7 @@ pub(crate) fn message(kind: u8, body: &[u8]) -> Vec<u8> {
     out
 }
 
-/// OPEN for IPv4 with four-octet ASes, and the KEEPALIVE that accepts theirs.
+/// Returns an OPEN for IPv4 with four-octet AS numbers, and the KEEPALIVE that accepts the agent's OPEN.
 pub(crate) fn greeting(n: u32) -> Vec<u8> {
     let mut body = vec![4];
     body.extend(THEIRS.to_be_bytes());
@@ -67,7 +67,7 @@ pub(crate) fn dial(n: u32, receive_buffer: Option<usize>) -> std::io::Result<Tcp
     dial_from(n, 0, receive_buffer)
 }
 
-/// `port`: ours, 0 for any. A named one may be in TIME_WAIT.
+/// Connects from `port`, 0 for any. A given port may be in TIME_WAIT.
 fn dial_from(n: u32, port: u16, receive_buffer: Option<usize>) -> std::io::Result<TcpStream> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
     if let Some(octets) = receive_buffer {
@@ -81,14 +81,14 @@ fn dial_from(n: u32, port: u16, receive_buffer: Option<usize>) -> std::io::Resul
     Ok(stream)
 }
 
-/// A session that is up.
+/// Opens a session.
 pub(crate) fn session(n: u32) -> TcpStream {
     let mut stream = dial(n, None).unwrap();
     stream.write_all(&greeting(n)).unwrap();
     stream
 }
 
-/// A thread that goes on until it is told to stop.
+/// Runs `step` on a thread repeatedly until stopped.
 pub(crate) fn until(stop: &Arc<AtomicBool>, mut step: impl FnMut() + Send + 'static) -> JoinHandle<()> {
     let stop = stop.clone();
     std::thread::spawn(move || {
@@ -98,7 +98,7 @@ pub(crate) fn until(stop: &Arc<AtomicBool>, mut step: impl FnMut() + Send + 'sta
     })
 }
 
-/// The four that mean harm, and what they did.
+/// The four hostile peers, and counters of their actions.
 pub(crate) struct Hostile {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
@@ -108,7 +108,7 @@ pub(crate) struct Hostile {
 }
 
 impl Hostile {
-    /// Ends them; how often there was garbage, a connection, and a session that never read.
+    /// Stops them. Returns the number of garbage messages, connections and sessions that never read.
     pub(crate) fn stop(self) -> (u64, u64, u64) {
         self.stop.store(true, Ordering::Relaxed);
         for thread in self.threads {
@@ -119,7 +119,7 @@ impl Hostile {
     }
 }
 
-/// As [`until`], for those who would run on machines of their own: what they do counts, not the processor that they need.
+/// As [`until`], for peers that would run on other machines: their processor time must not affect the result.
 fn elsewhere(
     place: Place,
     stop: &Arc<AtomicBool>,
@@ -134,7 +134,7 @@ fn elsewhere(
     })
 }
 
-/// Starts them.
+/// Starts the hostile peers.
 pub(crate) fn hostile(place: Place) -> Hostile {
     let stop = &Arc::new(AtomicBool::new(false));
     let [garbage, connects, stuck]: [Arc<AtomicU64>; 3] = Default::default();
@@ -142,7 +142,7 @@ pub(crate) fn hostile(place: Place) -> Hostile {
     let count = garbage.clone();
     let noise = elsewhere(place, stop, move || {
         let Ok(mut stream) = dial(GARBAGE, None) else { return };
-        // Noise at once, or after a session is up, or behind a good header.
+        // Noise at once, or after a session is up, or after a valid header.
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         let choice = random >> 62;
         if choice > 0 {
@@ -161,11 +161,11 @@ pub(crate) fn hostile(place: Place) -> Hostile {
     });
     let count = connects.clone();
     let began = Instant::now();
-    // The kernel's search for a free one among thousands in TIME_WAIT would take longer than all else here.
+    // The kernel's search for a free port among thousands in TIME_WAIT would dominate the cost.
     let mut ports = (5_000..60_000).cycle();
     let connector = elsewhere(place, stop, move || {
         if u128::from(count.load(Ordering::Relaxed)) < began.elapsed().as_millis() {
-            // Every third comes from where nobody is configured.
+            // Every third connection is from an address without a configured peer.
             let from =
                 if count.fetch_add(1, Ordering::Relaxed).is_multiple_of(3) { 30_000 } else { CONNECTOR };
             let _ = dial_from(from, ports.next().unwrap_or(0), None);
@@ -177,7 +177,7 @@ pub(crate) fn hostile(place: Place) -> Hostile {
     let count = stuck.clone();
     let never_reads = elsewhere(place, stop, move || {
         if reader.is_none() {
-            // The smallest buffer that the kernel gives, so that nearly all waits at the other end.
+            // The smallest buffer that the kernel permits, so that nearly everything waits at the other end.
             reader = dial(STUCK, Some(1)).ok();
             count.fetch_add(1, Ordering::Relaxed);
             if let Some(stream) = &mut reader {

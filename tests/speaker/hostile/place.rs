@@ -1,26 +1,26 @@
-//! Where the agent and its peers run.
+//! Assignment of the agent and its peers to processors.
 
 use std::sync::OnceLock;
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// Where the agent and its peers run.
+/// Assignment of the agent and its peers to processors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// On all processors, among the other tests.
+    /// On all processors, in parallel with other tests.
     Shared,
-    /// The agent on processors of its own, and all before everything else that the machine does. The peers would be on other
-    /// machines: with one scheduler for all of them it would be the one that is measured.
+    /// The agent on separate processors, with priority over everything else on the machine. In reality the
+    /// peers are on other machines; with a shared scheduler, that would be measured.
     Apart,
 }
 
 impl Place {
-    /// Brings this thread where the agent is to run, so that it starts there.
+    /// Moves this thread to the agent's processors, so that the agent starts there.
     pub(crate) fn of_agent(self) {
         self.take(0);
     }
 
-    /// Brings this thread, and those that it starts, where the peers are to run.
+    /// Moves this thread, and those that it starts, to the peers' processors.
     pub(crate) fn of_peers(self) {
         self.take(1);
     }
@@ -32,7 +32,7 @@ impl Place {
         }
     }
 
-    /// For this thread all others of the peers go first.
+    /// Lets all other threads of the peers run before this one.
     pub(crate) fn give_way(self) {
         match self {
             Self::Shared => rustix::process::setpriority_process(None, 19).unwrap(),
@@ -41,9 +41,9 @@ impl Place {
     }
 }
 
-/// The processors that the process may use in two halves; a single one is both.
+/// Returns the usable processors in two halves; a single processor is both.
 fn halves() -> &'static [CpuSet; 2] {
-    // As they were before anything was taken to one of them.
+    // The set before any thread was moved.
     static HALVES: OnceLock<[CpuSet; 2]> = OnceLock::new();
     HALVES.get_or_init(|| {
         let all = sched_getaffinity(None).unwrap();
@@ -57,10 +57,10 @@ fn halves() -> &'static [CpuSet; 2] {
     })
 }
 
-/// Real-time priority for this thread and those that it starts, where that is allowed.
+/// Sets real-time priority for this thread and those that it starts, where permitted.
 fn real_time(priority: libc::c_int) {
     let priority = libc::sched_param { sched_priority: priority };
-    // SAFETY: it reads one structure and concerns this thread alone.
+    // SAFETY: it reads one structure and affects this thread only.
     #[expect(unsafe_code, reason = "sched_setscheduler")]
     unsafe {
         libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const priority);

@@ -1,4 +1,5 @@
-//! MRT and BMP of a running agent: a file is played into it, and what it records, dumps and tells a station is the same.
+//! MRT and BMP of a running agent: a file is replayed into it, and its recordings, dumps and BMP messages
+//! have the same contents.
 
 mod scrape;
 mod station;
@@ -21,7 +22,7 @@ const TORTIE: &str = env!("CARGO_BIN_EXE_tortie");
 const SOON: Duration = Duration::from_secs(30);
 const PREFIXES: [&str; 4] = ["198.51.100.0/24", "198.51.100.128/25", "203.0.113.0/24", "203.0.113.7/32"];
 
-/// Others' readers of MRT, which print the same form: that of RIPE, and that of mrtparse.
+/// Independent MRT readers with the same output format: RIPE's bgpdump, and mrtparse.
 const REFEREES: [&str; 2] = ["bgpdump", "mrt2bgpdump"];
 
 struct Running(Child);
@@ -78,7 +79,7 @@ impl Agent {
         command(self.dir.path(), words).output().unwrap()
     }
 
-    /// A page as text.
+    /// Returns a page as text.
     fn text(&self, path: &str) -> String {
         let mut stream = UnixStream::connect(self.path("tortie.sock")).unwrap();
         write!(stream, "GET {path} HTTP/1.0\r\nhost: localhost\r\n\r\n").unwrap();
@@ -87,7 +88,7 @@ impl Agent {
         answer.split_once("\r\n\r\n").unwrap().1.to_owned()
     }
 
-    /// One request on the socket: status and body.
+    /// Sends one request to the socket. Returns status and body.
     fn get(&self, path: &str) -> (u16, serde_json::Value) {
         let mut stream = UnixStream::connect(self.path("tortie.sock")).unwrap();
         write!(stream, "GET {path} HTTP/1.0\r\nhost: localhost\r\n\r\n").unwrap();
@@ -102,7 +103,7 @@ impl Agent {
         assert!(output.status.success(), "{output:?}");
     }
 
-    /// A filter `in` that refuses a prefix and sets LOCAL_PREF of all others.
+    /// Sets a filter `in` that rejects a prefix and sets LOCAL_PREF of all others.
     fn filter(&self, refused: &str, pref: u32) {
         let rules = format!(
             r#"{{"import": [{{"match": {{"prefixes": ["{refused}"]}}, "then": "reject"}},
@@ -111,7 +112,7 @@ impl Agent {
         self.put("/calico/bgp/v1/global/filters/in", &rules);
     }
 
-    /// The peer 127.0.0.2 has this filter.
+    /// Assigns this filter to the peer 127.0.0.2.
     fn filtered(&self) {
         let peer = r#"{"ip":"127.0.0.2","as_num":"65002","filters":["in"]}"#;
         self.put("/calico/bgp/v1/global/peer_v4/127.0.0.2", peer);
@@ -133,7 +134,7 @@ impl Agent {
         }
     }
 
-    /// Plays the sample; ends by itself after so many seconds.
+    /// Replays the sample; exits after `hold` seconds.
     fn replay(&self, file: &Path, hold: &str) -> Running {
         let words = ["--to", &self.listen, "--from", "127.0.0.2", "--as", "65002", "--hold", hold];
         let file = file.to_str().unwrap();
@@ -149,12 +150,12 @@ impl Agent {
     }
 }
 
-/// A table as a collector writes it: one peer, four prefixes.
+/// Writes a table as a collector does: one peer, four prefixes.
 fn sample(path: &Path) {
     table(path, &PREFIXES, 1);
 }
 
-/// With so many communities on each route.
+/// Writes a table with this number of communities per route.
 fn table(path: &Path, prefixes: &[impl AsRef<str>], communities: u32) {
     let stamp = Stamp { seconds: 1_700_000_000, micros: None };
     let address = IpAddr::from([192, 0, 2, 7]);
@@ -190,7 +191,7 @@ fn a_listing_of_many_routes_comes_in_pages_that_the_command_follows() {
         let items = list["items"].as_array().unwrap().iter();
         (items.map(|r| r["prefix"].as_str().unwrap().to_owned()).collect(), list["more"] == true)
     };
-    // In the order of prefixes, whatever the order of the table.
+    // In prefix order, whatever the order of the table.
     agent.wait_for("the table", |_| list(&[]).0.len() == prefixes.len());
     let mut sorted: Vec<Cidr> = prefixes.iter().map(|p| p.parse().unwrap()).collect();
     sorted.sort_unstable();
@@ -202,7 +203,7 @@ fn a_listing_of_many_routes_comes_in_pages_that_the_command_follows() {
     assert_eq!((inside.len(), more), (256, false));
     assert!(inside.iter().all(|p| p.starts_with("11.3.")));
 
-    // The pages of the API, by hand.
+    // Requests the pages of the API directly.
     let (mut seen, mut after, mut pages) = (BTreeSet::new(), String::new(), 0);
     loop {
         let (code, page) = agent.get(&format!("/v1/bgp/routes?within=11.3.0.0/16&max=100{after}"));
@@ -228,7 +229,7 @@ fn all() -> BTreeSet<String> {
     PREFIXES.map(str::to_owned).into()
 }
 
-/// A tool of the peers' folder, or of the system; a missing one is a failure in CI.
+/// Returns a tool from the peers' folder or the system; a missing one is a failure in CI.
 fn tool(name: &str) -> Option<PathBuf> {
     let peers = std::env::var_os("TORTIE_PEERS").map(PathBuf::from);
     let found = peers.into_iter().chain(["/usr/bin".into()]).map(|d| d.join(name)).find(|p| p.exists());
@@ -305,7 +306,7 @@ fn a_file_is_played_recorded_and_dumped() {
     }
 }
 
-/// The block of this host stands in its dump, and whoever reads that says so.
+/// The dump has this host's block, and independent readers show it.
 #[test]
 fn a_dump_has_what_this_host_originates() {
     let agent = Agent::start(&[]);

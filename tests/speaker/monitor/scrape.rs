@@ -1,12 +1,11 @@
-//! What a scrape costs with a thousand peers and a hundred thousand routes: the answer's time, and that no loop stands still
-//! for it.
+//! Cost of a scrape with 1,000 peers and 100,000 routes: response time, and no blocked event loop.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use super::{Agent, table};
 
-/// The number behind a sample that begins so.
+/// Returns the value of the sample with this prefix.
 fn value(text: &str, start: &str) -> f64 {
     let line = text.lines().find(|line| line.starts_with(start));
     line.and_then(|line| line.rsplit(' ').next()).and_then(|n| n.parse().ok()).unwrap_or(0.0)

@@ -1,4 +1,4 @@
-//! What BMP stations of a running agent hear.
+//! Messages that BMP stations receive from a running agent.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
@@ -23,7 +23,7 @@ impl Station {
         Self { stream, octets: Vec::new() }
     }
 
-    /// After its Initiation.
+    /// Accepts a connection and reads its Initiation.
     fn begun(listener: &TcpListener) -> Self {
         let mut station = Self::accept(listener);
         let octets = station.next();
@@ -31,7 +31,7 @@ impl Station {
         station
     }
 
-    /// The octets of the next message.
+    /// Returns the octets of the next message.
     fn next(&mut self) -> Vec<u8> {
         loop {
             if let Some((_, len)) = Message::next(&self.octets).unwrap() {
@@ -44,7 +44,7 @@ impl Station {
         }
     }
 
-    /// Reads until so many prefixes were told, and gives them.
+    /// Reads until this number of prefixes was announced, and returns them.
     fn routes(&mut self, count: usize) -> BTreeSet<String> {
         let mut incoming = BTreeSet::new();
         while incoming.len() < count {
@@ -81,12 +81,12 @@ fn a_station_receives_everything_in_order_and_again_after_a_break() {
     let Message::Initiation(tlvs) = Message::next(&octets).unwrap().unwrap().0 else { panic!("{octets:?}") };
     assert!(tlvs.iter().any(|t| t.kind == 2 && t.value == b"h1"));
 
-    // As it comes.
+    // Live messages.
     let mut replay = agent.replay(&file, "4");
     station.up();
     assert_eq!(station.routes(4), all());
 
-    // A station that comes later hears the table of the session that is up.
+    // A station that connects later receives the table of the running session.
     drop(station);
     let mut station = Station::accept(&listener);
     station.next();
@@ -129,18 +129,18 @@ fn stations_of_the_store_come_and_go_without_a_restart() {
     };
     put(global, &list(&v6));
     let mut first = Station::begun(&v6);
-    // What is told does not depend on how it is told.
+    // Contents do not depend on the source of the configuration.
     let file = agent.path("in.mrt");
     sample(&file);
     let replay = agent.replay(&file, "60");
     first.up();
     assert_eq!(first.routes(4), all());
     drop(replay);
-    // The host's own list replaces the global one; an empty one is none.
+    // The host's own list replaces the global one; an empty list means none.
     put(own, &list(&v4));
     let mut second = Station::begun(&v4);
     while !matches!(Message::next(&first.next()).unwrap().unwrap().0, Message::Termination(_)) {}
-    // One that is away is told of by name.
+    // An unreachable station is reported by name.
     let away = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     put(own, &format!("[\"{away}\"]"));
     over(&mut second);
@@ -168,7 +168,7 @@ fn a_station_that_does_not_read_holds_nobody_up_and_receives_all_later() {
     listener.listen(8).unwrap();
     let listener = TcpListener::from(listener);
     let agent = Agent::start(&["--bmp-station", &listener.local_addr().unwrap().to_string()]);
-    // It connects and is silent from then on, while 12 MB come for it: more than buffers on the way hold.
+    // It connects and then does not read while 12 MB are sent: more than the buffers hold.
     let silent = Station::accept(&listener);
     let file = agent.path("in.mrt");
     let prefixes: Vec<String> = (0..12_000).map(|n| format!("11.{}.{}.0/24", n / 256, n % 256)).collect();
@@ -189,23 +189,23 @@ fn a_station_that_does_not_read_holds_nobody_up_and_receives_all_later() {
     assert_eq!((&peer["state"], &peer["flaps"]), (&"Established".into(), &0.into()), "{peer}");
 }
 
-/// What a station knows of the routes of 127.0.0.2, before policy and after it: LOCAL_PREF by prefix.
+/// Routes of 127.0.0.2 that a station received, pre-policy and post-policy: LOCAL_PREF by prefix.
 #[derive(Debug, Default, PartialEq, Eq, Clone)]
 struct StationMessage {
     pre: BTreeSet<String>,
     post: BTreeMap<String, Option<u32>>,
-    /// The Loc-RIB.
+    /// Loc-RIB.
     loc: BTreeMap<String, Option<u32>>,
-    /// End-of-RIBs after policy, and of the Loc-RIB.
+    /// Number of End-of-RIBs, post-policy and of the Loc-RIB.
     ends: usize,
 }
 
-/// What remains of the sample where one prefix is refused.
+/// Returns the sample without the rejected prefix.
 fn accepted(refused: &str, pref: u32) -> BTreeMap<String, Option<u32>> {
     PREFIXES.iter().filter(|p| **p != refused).map(|p| ((*p).to_owned(), Some(pref))).collect()
 }
 
-/// An UPDATE as a station is told it, of the session of AS 65002 with one in this AS.
+/// Decodes an UPDATE in BMP, of a session between AS 65002 and this AS.
 fn decoded<'a>(peer: &PeerHeader, local_as: u32, update: &'a [u8]) -> Update<'a> {
     let session = tortie_bgp::mrt::Message {
         peer_as: 65002,
@@ -223,14 +223,14 @@ fn decoded<'a>(peer: &PeerHeader, local_as: u32, update: &'a [u8]) -> Update<'a>
 }
 
 impl Station {
-    /// Reads until it is told this.
+    /// Reads until `want` is satisfied.
     fn until(&mut self, reported: &mut StationMessage, want: impl Fn(&StationMessage) -> bool) {
         while !want(reported) {
             let octets = self.next();
             let Message::RouteMonitoring { peer, update } = Message::next(&octets).unwrap().unwrap().0 else {
                 continue;
             };
-            // As inside an AS: LOCAL_PREF of an eBGP peer would not be read.
+            // As on an iBGP session: LOCAL_PREF of an eBGP peer would be ignored.
             let update = decoded(&peer, 65002, update);
             let withdrawn = update.withdrawn.iter().flat_map(|n| n.cidrs()).map(|c| c.to_string());
             let reach = update.reach.iter();
@@ -264,14 +264,14 @@ fn a_station_may_receive_what_import_policy_makes_of_routes() {
     let _replay = agent.replay(&file, "60");
     station.up();
     let mut reported = StationMessage::default();
-    // As it comes.
+    // Live messages.
     let want = accepted("203.0.113.0/24", 200);
     station.until(&mut reported, |t| t.pre == all() && t.post == want);
-    // The policy changes, the peer says nothing: what is refused now is withdrawn.
+    // The policy changes without a message of the peer: newly rejected routes are withdrawn.
     agent.filter("198.51.100.0/24", 50);
     let want = accepted("198.51.100.0/24", 50);
     station.until(&mut reported, |t| t.pre == all() && t.post == want);
-    // A station that comes later hears the table, and only what it asked for.
+    // A station that connects later receives the table, limited to the parts that it is configured for.
     agent.put(key, &format!("[{first}, {second}]"));
     let mut late = Station::begun(&post);
     late.up();
@@ -281,7 +281,7 @@ fn a_station_may_receive_what_import_policy_makes_of_routes() {
 }
 
 impl Station {
-    /// The router itself comes up, in this AS (RFC 9069 5.2).
+    /// Expects the Peer Up of the router itself, in this AS (RFC 9069 5.2).
     fn router(&mut self, asn: u32) {
         let octets = self.next();
         let Message::PeerUp { peer, up } = Message::next(&octets).unwrap().unwrap().0 else {
@@ -297,7 +297,7 @@ impl Station {
     }
 }
 
-/// The names of a Loc-RIB's table (RFC 9069 5.2.1).
+/// Returns the table names of a Loc-RIB (RFC 9069 5.2.1).
 fn tables(information: &Tlvs<'_>) -> Vec<String> {
     let named = information.iter().filter(|tlv| tlv.kind == info::TABLE);
     named.map(|tlv| String::from_utf8_lossy(tlv.value).into_owned()).collect()
@@ -320,26 +320,26 @@ fn a_station_may_receive_the_loc_rib() {
     sample(&file);
     let replay = agent.replay(&file, "60");
     let mut reported = StationMessage::default();
-    // As it comes, and as policy has it.
+    // Live messages, after policy.
     let want = accepted("203.0.113.0/24", 200);
     station.until(&mut reported, |t| t.loc == want && t.ends == 2);
     agent.filter("198.51.100.0/24", 50);
     let want = accepted("198.51.100.0/24", 50);
     station.until(&mut reported, |t| t.loc == want);
-    // A station that comes later hears the whole table.
+    // A station that connects later receives the whole table.
     agent.put(key, &format!("[{one}, {two}]"));
     let mut late = Station::begun(&later);
     late.up();
     late.router(64512);
     let mut incoming = StationMessage::default();
     late.until(&mut incoming, |t| t.loc == want && t.ends == 2);
-    // What goes with its peer is withdrawn.
+    // Routes of a lost peer are withdrawn.
     drop(replay);
     for (station, reported) in [(&mut station, &mut reported), (&mut late, &mut incoming)] {
         station.until(reported, |t| t.loc.is_empty());
         assert_eq!((&reported.pre, &reported.post), (&BTreeSet::new(), &BTreeMap::new()), "not asked for");
     }
-    // In another AS it is another router.
+    // With another AS it is reported as another router.
     agent.put("/calico/bgp/v1/host/h1/as_num", "64513");
     loop {
         let octets = station.next();

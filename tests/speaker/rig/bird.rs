@@ -1,4 +1,4 @@
-//! A BIRD 2 of the test's own.
+//! A BIRD 2 process for one test.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -15,7 +15,7 @@ pub(crate) struct Bird {
     namespace: Option<String>,
 }
 
-/// What stands around the BGP protocol: two static routes to announce, short waits.
+/// Common configuration: two static routes to announce, short timers.
 const BASE: &str = "log stderr all; router id 192.0.2.9; protocol device { scan time 3600; }
 protocol static s4 { ipv4; route 10.9.0.0/24 blackhole; route 10.9.1.0/24 blackhole; }
 protocol static s6 { ipv6; route fd00:9::/64 blackhole; }
@@ -23,12 +23,12 @@ template bgp quick { connect delay time 1; connect retry time 1; error wait time
 ";
 
 impl Bird {
-    /// Starts with these protocols; `None`: there is no BIRD here.
+    /// Starts BIRD with these protocols. `None` without BIRD.
     pub(crate) fn start(protocols: &str) -> Option<Self> {
         Self::start_in(None, protocols)
     }
 
-    /// The same in another namespace than the test's.
+    /// The same in another namespace.
     pub(crate) fn start_in(namespace: Option<&str>, protocols: &str) -> Option<Self> {
         let (bird, birdc) = (net::tool("bird")?, net::tool("birdc")?);
         let daemon = start_bird(namespace, &bird, &format!("{BASE}{protocols}"), &[]);
@@ -37,19 +37,19 @@ impl Bird {
         Some(this)
     }
 
-    /// Kill -9.
+    /// Kills the process (SIGKILL).
     pub(crate) fn kill(&mut self) {
         self.daemon.kill();
     }
 
-    /// Starts again after [`Self::kill`].
+    /// Restarts it after [`Self::kill`].
     pub(crate) fn start_again(&mut self, protocols: &str, flags: &[&str]) {
         let config = format!("{BASE}{protocols}");
         self.daemon = start_bird(self.namespace.as_deref(), &self.bird, &config, flags);
         self.ready();
     }
 
-    /// Gives it another configuration while it runs.
+    /// Replaces the configuration of the running process.
     pub(crate) fn configure(&self, protocols: &str) {
         std::fs::write(self.daemon.file("conf"), format!("{BASE}{protocols}")).unwrap();
         self.wait_for_output("configure", "Reconfigured");
@@ -65,7 +65,7 @@ impl Bird {
         String::from_utf8_lossy(&out.stdout).into_owned()
     }
 
-    /// What it logged so far.
+    /// Returns its log so far.
     pub(crate) fn log(&self) -> String {
         self.daemon.log()
     }

@@ -1,4 +1,4 @@
-//! What each daemon is configured with for a [`SessionSetup`], and how it is started.
+//! Configuration of each daemon for a [`SessionSetup`], and its start.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ impl SessionSetup {
         if self.ibgp { 64512 } else { 65000 + kind.last() }
     }
 
-    /// Addresses and ASes; ours is the first.
+    /// Returns addresses and ASes of the neighbours; ours is the first.
     fn neighbours(self) -> Vec<(String, u32)> {
         let us = if self.range { "192.0.2.0/29" } else { self.our_address() };
         let mut all = vec![(us.to_owned(), 64512)];
@@ -29,7 +29,7 @@ impl SessionSetup {
         all
     }
 
-    /// Whether its neighbours beside us get what it did not announce itself.
+    /// Returns true if neighbours other than us are announced routes that the daemon learned.
     fn transit(self) -> bool {
         self.reflector || !self.others.is_empty()
     }
@@ -39,13 +39,13 @@ fn chosen(options: &[(bool, &str)]) -> String {
     options.iter().filter(|(set, _)| *set).map(|(_, option)| *option).collect()
 }
 
-/// Where files of a daemon's folder are, as arguments.
+/// Returns paths in a daemon's folder as arguments.
 fn files(dir: &Path, names: &[(&str, &str)]) -> Vec<String> {
     let pair = |(option, name): &(&str, &str)| [(*option).to_owned(), dir.join(name).display().to_string()];
     names.iter().flat_map(pair).collect()
 }
 
-/// BIRD with the configuration; more `flags` go on its command line.
+/// Starts BIRD with this configuration; `flags` are added to its command line.
 pub(crate) fn start_bird(namespace: Option<&str>, program: &Path, config: &str, flags: &[&str]) -> Daemon {
     Daemon::start_in(namespace, program, config, |dir| {
         let own = files(dir, &[("-c", "conf"), ("-s", "ctl"), ("-P", "pid")]);
@@ -94,7 +94,7 @@ pub(crate) fn bird(program: &Path, setup: SessionSetup) -> Daemon {
 
 pub(crate) fn frr(program: &Path, setup: SessionSetup) -> Daemon {
     let (daemon_address, asn) = (setup.daemon_address(Kind::Frr), setup.asn(Kind::Frr));
-    // By itself it looks at a route map that is new to it five seconds later.
+    // By default it applies a new route map only after five seconds.
     let mut config = format!(
         "debug bgp neighbor-events\nbgp route-map delay-timer 0\nrouter bgp {asn}\n bgp router-id 192.0.2.11\n no bgp ebgp-requires-policy
  bgp log-neighbor-changes\n no bgp network import-check\n no bgp default ipv4-unicast\n"
@@ -227,7 +227,7 @@ fib-update no\nsocket \"DIR/socket\"\nnetwork 10.12.0.0/24\nnetwork 10.12.1.0/24
     );
     for (n, (neighbour, remote)) in setup.neighbours().iter().enumerate() {
         let own = if neighbour.contains(':') { &daemon_address } else { "192.0.2.12" };
-        // With it 7.7 gives the key to listeners on this address and port 179, and to no other.
+        // With a local address, 7.7 sets the key on listeners at this address and port 179 only.
         let local = if setup.md5 && setup.passive { String::new() } else { format!("local-address {own}\n") };
         let options = chosen(&[
             (!setup.range, "port 1790\n"),
@@ -253,7 +253,7 @@ fib-update no\nsocket \"DIR/socket\"\nnetwork 10.12.0.0/24\nnetwork 10.12.1.0/24
     }
     config += setup.more;
     config += "\n";
-    // It wants a user of its own, which an unpacked package has not made: the accounts it sees are its own, too.
+    // It requires a user that an unpacked package does not create, so it sees its own account files.
     let script = "cp /etc/passwd passwd; cp /etc/group group; mkdir -m 0755 empty
         echo \"_openbgpd:x:64999:64999::$PWD/empty:/usr/sbin/nologin\" >> passwd; echo '_openbgpd:x:64999:' >> group
         mount --bind passwd /etc/passwd && mount --bind group /etc/group && exec env LD_PRELOAD=\"$1\" \"$0\" -d -f conf";
@@ -266,7 +266,7 @@ fib-update no\nsocket \"DIR/socket\"\nnetwork 10.12.0.0/24\nnetwork 10.12.1.0/24
     .gently()
 }
 
-/// What it is told to do stands in the file `commands`, what it was told in `updates`.
+/// Starts ExaBGP. Commands are in the file `commands`, received routes in `updates`.
 pub(crate) fn exabgp(program: &Path, setup: SessionSetup) -> Daemon {
     let (us, daemon_address, asn) =
         (&setup.neighbours()[0].0, setup.daemon_address(Kind::Exabgp), setup.asn(Kind::Exabgp));
@@ -299,7 +299,7 @@ pub(crate) fn exabgp(program: &Path, setup: SessionSetup) -> Daemon {
         setup.neighbour, setup.family, setup.more
     );
     Daemon::start(program, &config, |dir| {
-        // Its helpers run as nobody, and are at times given pipes that are not ready.
+        // Its helpers run as user nobody, and sometimes get pipes that are not ready.
         let dump =
             "for i in $(seq 100); do while read -r l; do echo \"$l\" >> updates; done; sleep 0.1; done";
         let feed = "touch commands; tail -n +1 -f commands";

@@ -1,4 +1,4 @@
-//! A process of another BGP implementation, with its files in a folder of its own.
+//! A process of another BGP implementation, with its files in a temporary folder.
 
 use std::fs::File;
 use std::path::Path;
@@ -8,7 +8,7 @@ use rustix::process::{Pid, Signal};
 
 use crate::rig::net;
 
-/// A daemon with its files in a folder of its own.
+/// A daemon with its files in a temporary folder.
 pub(crate) struct Daemon {
     dir: tempfile::TempDir,
     child: Child,
@@ -16,12 +16,13 @@ pub(crate) struct Daemon {
 }
 
 impl Daemon {
-    /// `arguments` gets the folder; `config` is written to `conf` in it, with the folder in place of `DIR`.
+    /// Starts a daemon. `arguments` receives the folder; `config` is written to `conf` in it, with `DIR`
+    /// replaced by the folder.
     pub(crate) fn start(program: &Path, config: &str, arguments: impl Fn(&Path) -> Vec<String>) -> Self {
         Self::start_in(None, program, config, arguments)
     }
 
-    /// The same in another namespace than the test's.
+    /// The same in another namespace.
     pub(crate) fn start_in(
         namespace: Option<&str>,
         program: &Path,
@@ -43,13 +44,13 @@ impl Daemon {
         Self { dir, child, gently: false }
     }
 
-    /// It has processes of its own, and ends them when it is asked to end.
+    /// Marks a daemon with child processes, which it ends on SIGTERM.
     pub(crate) fn gently(mut self) -> Self {
         self.gently = true;
         self
     }
 
-    /// SIGSTOP to it and to its processes: it lives, and does nothing.
+    /// Sends SIGSTOP to the daemon and its child processes.
     pub(crate) fn stop(&self) {
         self.signal(Signal::STOP);
     }
@@ -70,7 +71,7 @@ impl Daemon {
         }
     }
 
-    /// Kill -9.
+    /// Kills the process (SIGKILL).
     pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();

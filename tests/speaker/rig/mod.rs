@@ -1,4 +1,5 @@
-//! Each of the five daemons as the neighbour of a node, over IPv4 or IPv6, with the same routes and the same session setups.
+//! Each of the five daemons as the neighbour of a node, over IPv4 or IPv6, with the same routes and session
+//! setups.
 
 pub(crate) mod bird;
 pub(crate) mod configs;
@@ -29,38 +30,38 @@ pub(crate) enum Kind {
     Exabgp,
 }
 
-/// What the session is to be; the default is eBGP over IPv4 with both families, and either end dials.
+/// Properties of the session. Default: eBGP over IPv4 with both families, and both ends dial.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SessionSetup {
-    /// The session is over IPv6.
+    /// The session runs over IPv6.
     pub(crate) over_ipv6: bool,
-    /// It carries IPv4 routes alone.
+    /// The session carries IPv4 routes only.
     pub(crate) ipv4_only: bool,
     /// All are in AS 64512.
     pub(crate) ibgp: bool,
-    /// It reflects between its two neighbours, us and 192.0.2.2.
+    /// The daemon reflects between its two neighbours, us and 192.0.2.2.
     pub(crate) reflector: bool,
     pub(crate) md5: bool,
-    /// It does not dial.
+    /// The daemon does not dial.
     pub(crate) passive: bool,
     pub(crate) ttl_security: bool,
-    /// IPv4 routes with IPv6 next hops.
+    /// IPv4 routes with IPv6 next hops (RFC 8950).
     pub(crate) extended_next_hop: bool,
-    /// It comes back from a restart, and is told so where it does not find out.
+    /// The daemon returns from a restart, and is configured to report that if it does not detect it.
     pub(crate) restarted: bool,
-    /// It takes one route of a family and ends the session at the second.
+    /// The daemon accepts one route per family and ends the session at the second.
     pub(crate) one_prefix: bool,
-    /// It knows us only as somebody in 192.0.2.0/29.
+    /// The daemon knows us only as a dynamic neighbour in 192.0.2.0/29.
     pub(crate) range: bool,
-    /// More neighbours, at 192.0.2.x and in these ASes, of whose routes each other one hears.
+    /// More neighbours, at 192.0.2.x and in these ASes, which receive each other's routes.
     pub(crate) others: &'static [(u32, u32)],
-    /// In the daemon's own language: options of the session with us (ExaBGP: capabilities),
+    /// Options of the session with us, in the daemon's configuration language (ExaBGP: capabilities).
     pub(crate) neighbour: &'static str,
-    /// of its IPv4 routes (ExaBGP: more of them),
+    /// Options of its IPv4 routes (ExaBGP: additional routes).
     pub(crate) family: &'static str,
-    /// and what stands beside it.
+    /// Additional configuration.
     pub(crate) more: &'static str,
-    /// A library that OpenBGPD loads first.
+    /// A library that OpenBGPD preloads.
     pub(crate) preload: &'static str,
 }
 
@@ -93,7 +94,7 @@ impl Default for SessionSetup {
 }
 
 impl Kind {
-    /// Last octet of its addresses: 192.0.2.x, 2001:db8::x; its AS is 65000 and that.
+    /// Returns the last octet of its addresses, 192.0.2.x and 2001:db8::x. Its AS is 65000 plus x.
     pub(crate) fn last(self) -> u32 {
         match self {
             Self::Bird => 9,
@@ -112,13 +113,13 @@ impl Kind {
         format!("fd00:{}::/64", self.last())
     }
 
-    /// Its IPv4 address.
+    /// Returns its IPv4 address.
     pub(crate) fn at(self) -> String {
         format!("192.0.2.{}", self.last())
     }
 }
 
-/// A daemon that runs.
+/// A running daemon.
 pub(crate) struct PeerDaemon {
     pub(crate) kind: Kind,
     daemon: Daemon,
@@ -126,24 +127,24 @@ pub(crate) struct PeerDaemon {
 }
 
 impl PeerDaemon {
-    /// Enters a namespace with our addresses and its own; `false`: not permitted.
+    /// Enters a namespace with our addresses and those of the daemon. Returns false if not permitted.
     pub(crate) fn enter(kind: Kind) -> bool {
         Self::enter_for(&[kind])
     }
 
-    /// Enters a namespace with the addresses of all of them.
+    /// Enters a namespace with the addresses of all daemons.
     pub(crate) fn enter_for(kinds: &[Kind]) -> bool {
         let lasts = [1, 2].into_iter().chain(kinds.iter().map(|kind| kind.last()));
         let addresses: Vec<String> = lasts.map(|n| format!("2001:db8::{n}/128")).collect();
         net::enter(&addresses.iter().map(String::as_str).collect::<Vec<_>>())
     }
 
-    /// Enters a namespace and starts it there; `None`: not permitted, or no such daemon.
+    /// Enters a namespace and starts the daemon there. `None`: not permitted, or no such daemon.
     pub(crate) fn start(kind: Kind, setup: SessionSetup) -> Option<Self> {
         if Self::enter(kind) { Self::start_here(kind, setup) } else { None }
     }
 
-    /// The same in the namespace of the test as it is. It listens when this returns, if it is to listen at all.
+    /// The same in the current namespace. On return the daemon listens, if it is configured to.
     pub(crate) fn start_here(kind: Kind, setup: SessionSetup) -> Option<Self> {
         let (program, cli) = match kind {
             Kind::Bird => ("bird", "birdc"),
@@ -161,7 +162,7 @@ impl PeerDaemon {
             Kind::Exabgp => configs::exabgp(&program, setup),
         };
         let peer_daemon = Self { kind, daemon, cli };
-        // OpenBGPD tries once as soon as it listens, and then not for two minutes: we should be there.
+        // OpenBGPD dials once after its start, and then not for two minutes: our end has to be ready.
         if setup.passive || !matches!(kind, Kind::Exabgp | Kind::Openbgpd) {
             let at = setup.daemon_address(kind).parse().unwrap();
             wait(&format!("{kind:?} to listen"), || match net::listens(at, 1790) {
@@ -180,7 +181,7 @@ impl PeerDaemon {
         Some(peer_daemon)
     }
 
-    /// Has GoBGP announce a route.
+    /// Makes GoBGP announce a route.
     pub(crate) fn add(&self, route: &str) {
         wait("GoBGP to take a route", || match self.ask(&format!("global rib add {route}")) {
             answer if answer.is_empty() => Ok(()),
@@ -192,22 +193,22 @@ impl PeerDaemon {
         self.daemon.log()
     }
 
-    /// SIGSTOP.
+    /// Sends SIGSTOP.
     pub(crate) fn stop(&self) {
         self.daemon.stop();
     }
 
-    /// Kill -9.
+    /// Kills the process (SIGKILL).
     pub(crate) fn kill(&mut self) {
         self.daemon.kill();
     }
 
-    /// What ExaBGP passed on, a JSON document a line.
+    /// Returns the updates that ExaBGP received, one JSON document per line.
     pub(crate) fn updates(&self) -> String {
         std::fs::read_to_string(self.daemon.file("updates")).unwrap_or_default()
     }
 
-    /// Says a command to it; for ExaBGP one of its API.
+    /// Runs a command of its CLI; for ExaBGP, of its API.
     pub(crate) fn ask(&self, command: &str) -> String {
         let (dir, socket, ctl) = (self.daemon.file(""), self.daemon.file("socket"), self.daemon.file("ctl"));
         let words = || command.split(' ');
@@ -227,14 +228,14 @@ impl PeerDaemon {
         format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr))
     }
 
-    /// What GoBGP says in a second to a command that does not end.
+    /// Returns the output of a GoBGP command that does not end, after one second.
     pub(crate) fn output_of_a_second(&self, command: &str) -> String {
         let mut run = Command::new("timeout");
         run.arg("1").arg(&self.cli).args(["-u", "192.0.2.10"]).args(command.split(' '));
         String::from_utf8_lossy(&run.output().unwrap().stdout).into_owned()
     }
 
-    /// What it says of its routes to a prefix; ExaBGP, which keeps none, of what it was sent.
+    /// Returns its routes to a prefix; for ExaBGP, which stores none, the updates received.
     pub(crate) fn route(&self, prefix: &str) -> String {
         let v6 = prefix.contains(':');
         match self.kind {
@@ -248,7 +249,7 @@ impl PeerDaemon {
         }
     }
 
-    /// Waits until what it says of a prefix contains these.
+    /// Waits until its output for a prefix contains these texts.
     pub(crate) fn wait_for_route(&self, prefix: &str, texts: &[&str]) {
         wait(&format!("{:?} to have {prefix} with {texts:?}", self.kind), || {
             let said = self.route(prefix);
@@ -260,7 +261,7 @@ impl PeerDaemon {
         });
     }
 
-    /// Waits until it has no route to a prefix. Not for ExaBGP, which keeps none.
+    /// Waits until it has no route to a prefix. Not for ExaBGP, which stores none.
     pub(crate) fn wait_for_no_route(&self, prefix: &str) {
         wait(&format!("{:?} to have no {prefix}", self.kind), || match self.route(prefix) {
             said if !self.shows_route(&said) => Ok(()),
@@ -268,7 +269,7 @@ impl PeerDaemon {
         });
     }
 
-    /// Whether an answer of [`Self::route`] is about a route of ours.
+    /// Returns true if the output of [`Self::route`] has a route of ours.
     pub(crate) fn shows_route(&self, said: &str) -> bool {
         let mark = match self.kind {
             Kind::Bird => "BGP.as_path",
@@ -279,7 +280,7 @@ impl PeerDaemon {
         said.contains(mark)
     }
 
-    /// Waits until it says this text to a command.
+    /// Waits until the output of a command contains this text.
     pub(crate) fn wait_for_output(&self, command: &str, text: &str) {
         wait(&format!("{:?} to say {text:?} to {command:?}", self.kind), || {
             let answer = self.ask(command);
@@ -287,7 +288,7 @@ impl PeerDaemon {
         });
     }
 
-    /// Waits for the session.
+    /// Waits until the session is up.
     pub(crate) fn wait_established(&self, a: &Node) {
         wait(&format!("{:?} to come up", self.kind), || match a.peer("daemon") {
             Some(p) if p.state == State::Established => Ok(()),
@@ -296,7 +297,7 @@ impl PeerDaemon {
     }
 }
 
-/// A node with it as its peer `daemon`.
+/// Returns the intent of a node with the daemon as its peer `daemon`.
 pub(crate) fn our_intent(kind: Kind, setup: SessionSetup) -> RoutingIntent {
     let at = |address: &str| match address.contains(':') {
         true => format!("[{address}]:1790"),

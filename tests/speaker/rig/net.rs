@@ -1,4 +1,5 @@
-//! A network namespace for a test, entered by its thread: what the thread starts lives there, and it is gone with them.
+//! A network namespace for a test, entered by its thread. Threads started from it are in the same namespace,
+//! which ends with them.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -9,10 +10,11 @@ use std::sync::{PoisonError, RwLock};
 
 use rustix::thread::UnshareFlags;
 
-/// These tests wait for the timers of other daemons and compute little: without a word of the user three run on each core.
+/// Sets the default number of test threads to three per core: these tests mostly wait for timers of other
+/// daemons.
 #[used]
 #[expect(unsafe_code, reason = "what runs before main")]
-// SAFETY: the loader calls each function that stands in this section once, with arguments that this one does not read.
+// SAFETY: the loader calls each function in this section once, with arguments that this one does not read.
 #[unsafe(link_section = ".init_array")]
 static BEFORE_MAIN: extern "C" fn() = more_threads;
 
@@ -20,7 +22,7 @@ extern "C" fn more_threads() {
     const NAME: &str = "RUST_TEST_THREADS";
     if std::env::var_os(NAME).is_none() {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        // SAFETY: there is one thread, and nobody reads the environment meanwhile.
+        // SAFETY: there is one thread, so no other one reads the environment.
         #[expect(unsafe_code, reason = "set_var")]
         unsafe {
             std::env::set_var(NAME, (3 * cores).to_string());
@@ -28,7 +30,7 @@ extern "C" fn more_threads() {
     }
 }
 
-/// Whether a test can go on without something: never in CI.
+/// Skips a test because of a missing requirement; in CI that is a failure.
 pub(crate) fn skip(why: &str) {
     assert!(std::env::var_os("CI").is_none(), "{why}");
     eprintln!("SKIPPED: {why}");
@@ -41,24 +43,26 @@ thread_local! {
     static HELD: RefCell<Option<Box<dyn Any>>> = const { RefCell::new(None) };
 }
 
-/// From now on the test runs beside others, and not beside one that runs [`alone`].
+/// From here on the test may run in parallel with others, except with one that runs [`alone`].
 pub(crate) fn with_others() {
     if HELD.with_borrow(Option::is_none) {
         HELD.set(Some(Box::new(RUNNING.read().unwrap_or_else(PoisonError::into_inner))));
     }
 }
 
-/// From now on the test is the only one that runs.
+/// From here on the test runs alone.
 pub(crate) fn alone() {
     HELD.take();
     HELD.set(Some(Box::new(RUNNING.write().unwrap_or_else(PoisonError::into_inner))));
 }
 
-/// Enters a new namespace where all of 192.0.2.0/24 and 10.65.0.0/16 are addresses of this host (127.0.0.0/8 would not
-/// do: a route with such a next hop is malformed), and these. `false`: not permitted, skip.
+/// Enters a new namespace where all of 192.0.2.0/24 and 10.65.0.0/16 are local addresses, and these too.
+/// 127.0.0.0/8 is unsuitable: a route with such a next hop is malformed. Returns false if not permitted; the
+/// test is skipped.
 pub(crate) fn enter(addresses: &[&str]) -> bool {
     with_others();
-    // SAFETY: NEWNET touches no file descriptors and no memory; it moves this thread alone into the new namespace.
+    // SAFETY: NEWNET affects no file descriptors and no memory; it moves only this thread to the new
+    // namespace.
     #[expect(unsafe_code, reason = "unshare")]
     let entered = unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) };
     if let Err(e) = entered {
@@ -79,7 +83,8 @@ pub(crate) fn enter(addresses: &[&str]) -> bool {
     true
 }
 
-/// Whether somebody listens at this address in the namespace of the thread. To connect would be a neighbour's dial.
+/// Returns true if a socket listens at this address in the thread's namespace. A connection attempt would
+/// count as a neighbour's dial.
 pub(crate) fn listens(at: IpAddr, port: u16) -> bool {
     let word = |octets: &[u8]| format!("{:08X}", u32::from_le_bytes(octets.try_into().unwrap()));
     let (table, address) = match at {
@@ -95,7 +100,7 @@ pub(crate) fn listens(at: IpAddr, port: u16) -> bool {
     })
 }
 
-/// A program in a named namespace, or in the test's own.
+/// Returns a command in a named namespace, or in the test's own.
 pub(crate) fn command(namespace: Option<&str>, program: &std::path::Path) -> Command {
     let Some(namespace) = namespace else { return Command::new(program) };
     let mut command = Command::new("ip");
@@ -103,17 +108,17 @@ pub(crate) fn command(namespace: Option<&str>, program: &std::path::Path) -> Com
     command
 }
 
-/// Another namespace, joined to the test's by a link of its own: [`NEAR`] on `near` here, [`FAR`] on `far` there. Gone
-/// with the value.
+/// Another namespace, connected to the test's by a link: [`NEAR`] on `near` here, [`FAR`] on `far` there.
+/// Removed when dropped.
 pub(crate) struct Far(pub(crate) String);
 
 /// Our addresses on the link.
 pub(crate) const NEAR: [&str; 2] = ["198.51.100.1", "2001:db8:51::1"];
-/// Those of the other end.
+/// Addresses of the other end.
 pub(crate) const FAR: [&str; 2] = ["198.51.100.9", "2001:db8:51::9"];
 
 impl Far {
-    /// Enters a namespace of the test's own and makes the other one.
+    /// Enters a new namespace and creates the other one.
     pub(crate) fn make(test: &str) -> Option<Self> {
         if !enter(&[]) {
             return None;
@@ -133,25 +138,25 @@ impl Far {
         Some(far)
     }
 
-    /// `ip` in it.
+    /// Runs `ip` in the other namespace.
     pub(crate) fn ip(&self, args: &[&str]) {
         ip(&[&["-n", &self.0], args].concat());
     }
 
-    /// Does that again and again without a new process each time, which under load takes longer than what it does.
+    /// Returns a long-running `ip`: under load, starting a process takes longer than its work.
     pub(crate) fn commands(&self) -> Commands {
         let mut command = Command::new("nice");
         command.args(["-n", "-19", "ip", "-n", &self.0, "-batch", "-"]);
         Commands(command.stdin(std::process::Stdio::piped()).spawn().expect("iproute2 is installed"))
     }
 
-    /// Ends the link, or mends it.
+    /// Sets the link up or down.
     pub(crate) fn link(&self, up: bool) {
         self.ip(&["link", "set", "far", if up { "up" } else { "down" }]);
     }
 }
 
-/// Lines for `ip`, carried out one by one as they come.
+/// A running `ip` that executes lines as they are written.
 pub(crate) struct Commands(std::process::Child);
 
 impl Commands {
@@ -180,7 +185,7 @@ pub(crate) fn ip(args: &[&str]) {
     assert!(status.success(), "ip {}", args.join(" "));
 }
 
-/// The path of a daemon; `None`: not there, skip.
+/// Returns the path of a daemon. `None`: missing; the test is skipped.
 pub(crate) fn tool(name: &str) -> Option<PathBuf> {
     let own = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/target/peers/bin"));
     let dirs = std::env::var_os("TORTIE_PEERS").map(PathBuf::from).into_iter().chain([own]);

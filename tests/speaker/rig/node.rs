@@ -1,4 +1,5 @@
-//! A speaker thread with what stands around it in the agent: a kernel that takes batches and resolves next hops.
+//! A speaker thread with simulated surroundings of the agent: a kernel that accepts batches and resolves next
+//! hops.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -26,7 +27,7 @@ pub(crate) struct Node {
     thread: Option<JoinHandle<()>>,
     facts: Arc<Mutex<Vec<(Instant, SpeakerFact)>>>,
     kernel: Arc<Mutex<BTreeMap<Cidr, Vec<ScopedAddr>>>>,
-    /// What the kernel was told to take out, also where it was put in again at once.
+    /// Prefixes that the kernel was told to remove, including those installed again at once.
     withdrawn: Arc<Mutex<Vec<Cidr>>>,
 }
 
@@ -38,7 +39,8 @@ pub(crate) fn addr(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// What the model would want of a node at this address: it listens there and announces its blocks and its pools.
+/// Returns the intent of a node at this address, as the model would produce it: it listens there and
+/// announces its blocks and pools.
 pub(crate) fn intent(at: &str, asn: u32, blocks: &[&str]) -> RoutingIntent {
     let listen: SocketAddr = at.parse().unwrap();
     let own: Vec<Cidr> = blocks.iter().map(|b| cidr(b)).collect();
@@ -71,7 +73,7 @@ pub(crate) fn intent(at: &str, asn: u32, blocks: &[&str]) -> RoutingIntent {
     }
 }
 
-/// A peer with both families that is dialled at once.
+/// Returns a peer with both families that is dialled at once.
 pub(crate) fn peer(at: &str, local: &str, asn: u32) -> PeerIntent {
     let source = PeerSource::Mesh(String::new());
     PeerIntent {
@@ -82,7 +84,7 @@ pub(crate) fn peer(at: &str, local: &str, asn: u32) -> PeerIntent {
 }
 
 impl Node {
-    /// Starts with this intent; all its local routes are given.
+    /// Starts a node with this intent, with all local routes passed in.
     pub(crate) fn start(intent: RoutingIntent) -> Self {
         Self::start_with(intent, SpeakerOptions::default())
     }
@@ -107,7 +109,7 @@ impl Node {
         node
     }
 
-    /// Gives the intent as it now is.
+    /// Sends the current intent.
     pub(crate) fn apply(&self) {
         self.handle.send(ToSpeaker::Intent(Arc::new(self.intent.clone()), ChangeId(7))).unwrap();
     }
@@ -126,7 +128,7 @@ impl Node {
         self.ask(move |view| view.peer(&name))
     }
 
-    /// What the peer of this name sent for a prefix, and what became of it.
+    /// Returns the route of the peer with this name for a prefix, as received, with its import result.
     pub(crate) fn received(&self, name: &str, prefix: &str) -> Option<PathInfo> {
         let (name, matching) = (name.to_owned(), RouteMatch::Exact(cidr(prefix)));
         let routes = self.ask(move |view| {
@@ -136,7 +138,7 @@ impl Node {
         routes.into_iter().next()?.paths.into_iter().next()
     }
 
-    /// The OPENs of a session that is up, whole: ours and theirs.
+    /// Returns our OPEN and the peer's of an established session, whole.
     pub(crate) fn opens(&self, name: &str) -> (Vec<u8>, Vec<u8>) {
         let (tap, mut events) = monitor_queue(1 << 20);
         self.handle.send(ToSpeaker::Monitor(tap)).unwrap();
@@ -156,17 +158,17 @@ impl Node {
         self.facts.lock().unwrap().iter().map(|(_, fact)| fact.clone()).collect()
     }
 
-    /// With the time at which the speaker told each.
+    /// Returns the facts, each with the time of its report.
     pub(crate) fn timed_facts(&self) -> Vec<(Instant, SpeakerFact)> {
         self.facts.lock().unwrap().clone()
     }
 
-    /// The kernel's next hops of a prefix.
+    /// Returns the kernel's next hops of a prefix.
     pub(crate) fn route(&self, prefix: &str) -> Option<Vec<ScopedAddr>> {
         self.kernel.lock().unwrap().get(&cidr(prefix)).cloned()
     }
 
-    /// How often the kernel lost this prefix.
+    /// Returns how many times the kernel removed this prefix.
     pub(crate) fn withdrawn(&self, prefix: &str) -> usize {
         self.withdrawn.lock().unwrap().iter().filter(|gone| **gone == cidr(prefix)).count()
     }
@@ -200,7 +202,7 @@ impl Node {
         );
     }
 
-    /// Stops and waits for the thread.
+    /// Stops the node and waits for its thread.
     pub(crate) fn stop(&mut self, graceful: bool, text: &str) {
         let Some(thread) = self.thread.take() else { return };
         self.handle.send(ToSpeaker::Shutdown { graceful, text: text.into() }).unwrap();
@@ -217,7 +219,7 @@ impl Drop for Node {
     }
 }
 
-/// The kernel thread and the agent, as far as the speaker sees them.
+/// Plays the kernel thread and the agent towards the speaker.
 fn play_kernel_and_agent(
     handle: &SpeakerHandle,
     facts: Receiver<(Instant, SpeakerFact)>,
@@ -250,13 +252,13 @@ fn play_kernel_and_agent(
                 }
             }
             drop(kernel);
-            // With its credit.
+            // Returns its credit.
             drop(batch);
         }
     });
 }
 
-/// Polls until it is so; the last answer is the message of the failure.
+/// Polls until `check` succeeds; panics with the last error.
 pub(crate) fn wait(what: &str, check: impl FnMut() -> Result<(), String>) {
     wait_for(SOON, what, check);
 }

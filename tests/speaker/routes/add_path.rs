@@ -1,8 +1,8 @@
-//! Several paths of a prefix (RFC 7911) with BIRD, FRR, GoBGP, OpenBGPD and ExaBGP, received and sent: two paths come, one
-//! goes alone, then the other, and a restart in between changes nothing.
+//! Add-path (RFC 7911) with BIRD, FRR, GoBGP, OpenBGPD and ExaBGP, received and sent: two paths are
+//! announced, one is withdrawn, then the other, and a restart in between has no effect.
 //!
-//! The paths are those of two nodes of ours with the same block, who are peers of the one that is to send it on. ExaBGP is
-//! no router: it is told what to announce.
+//! The paths belong to two of our nodes with the same block, which are peers of the sender. ExaBGP is not a
+//! router: its announcements are configured.
 
 use tortie_bgp::{PeerId, RouteMatch, RouteQuery, RouteTable};
 use tortie_engine::routing::{AddPath, RoutingIntent};
@@ -13,7 +13,7 @@ use crate::rig::{self, Kind, PeerDaemon, SessionSetup};
 const US: &str = "192.0.2.1:1790";
 const BLOCK: &str = "10.5.0.0/26";
 
-/// The daemon between us and the two nodes.
+/// Setup of the daemon between us and the two nodes.
 fn setup(kind: Kind) -> SessionSetup {
     let setup = SessionSetup { others: &[(2, 64602), (3, 64603)], ..SessionSetup::IPV4 };
     match kind {
@@ -30,7 +30,7 @@ fn setup(kind: Kind) -> SessionSetup {
     }
 }
 
-/// Waits until it has routes with these AS paths and none with those.
+/// Waits until the daemon has routes with these AS_PATHs and none of the others.
 fn wait_for_route(peer_daemon: &PeerDaemon, paths: &[&str], gone: &[&str]) {
     wait(&format!("{paths:?} and no {gone:?}"), || {
         let said = match peer_daemon.kind {
@@ -43,7 +43,7 @@ fn wait_for_route(peer_daemon: &PeerDaemon, paths: &[&str], gone: &[&str]) {
     });
 }
 
-/// A node with the block, at 192.0.2.`last`, as a peer of the router at this address.
+/// Starts a node with the block, at 192.0.2.`last`, as a peer of the router at this address.
 fn origin(last: u32, router: &str, router_as: u32) -> Node {
     let mut us = intent(&format!("192.0.2.{last}:1790"), 64600 + last, &[BLOCK]);
     let mut peer_daemon = peer(router, &format!("192.0.2.{last}"), router_as);
@@ -58,7 +58,7 @@ fn our_intent(kind: Kind) -> RoutingIntent {
     us
 }
 
-/// Path identifiers and AS paths of what the peer sent of this prefix.
+/// Returns path identifiers and AS_PATHs of the peer's routes for this prefix.
 fn received(a: &Node, prefix: &str) -> Vec<(Option<u32>, String)> {
     let prefix = cidr(prefix);
     a.ask(move |view| {
@@ -71,7 +71,7 @@ fn received(a: &Node, prefix: &str) -> Vec<(Option<u32>, String)> {
     })
 }
 
-/// Waits until the peer's routes of a prefix have these AS paths, told apart by identifiers.
+/// Waits until the peer's routes for a prefix have these AS_PATHs, with distinct identifiers.
 fn a_has(a: &Node, peer_daemon: &PeerDaemon, prefix: &str, paths: &[String]) {
     wait(&format!("{paths:?}"), || {
         let have = received(a, prefix);
@@ -85,7 +85,7 @@ fn a_has(a: &Node, peer_daemon: &PeerDaemon, prefix: &str, paths: &[String]) {
     });
 }
 
-/// The daemon passes on two paths.
+/// The daemon sends two paths.
 fn receives(kind: Kind) {
     let Some(peer_daemon) = PeerDaemon::start(kind, setup(kind)) else { return };
     let mut a = Node::start(our_intent(kind));
@@ -107,7 +107,7 @@ fn receives(kind: Kind) {
     a_has(&a, &peer_daemon, BLOCK, &[]);
 }
 
-/// We pass on two paths.
+/// We send two paths.
 fn sends(kind: Kind) {
     let setup = SessionSetup { others: &[], ..setup(kind) };
     let Some(peer_daemon) = PeerDaemon::start(kind, setup) else { return };
@@ -132,7 +132,7 @@ fn sends(kind: Kind) {
     wait_for_route(&peer_daemon, &[], &both);
 }
 
-/// Of three paths, as many go as the configuration says, without a new session.
+/// Of three paths, the configured number is sent, without a session reset.
 fn sends_exactly(kind: Kind) {
     let setup = SessionSetup { others: &[], ..setup(kind) };
     let Some(peer_daemon) = PeerDaemon::start(kind, setup) else { return };
@@ -155,7 +155,7 @@ fn sends_exactly(kind: Kind) {
     assert_eq!(a.peer("daemon").unwrap().flaps, 0);
 }
 
-/// ExaBGP keeps no routes: what they are follows from its updates.
+/// Derives ExaBGP's routes from its updates, because it stores none.
 fn routes_of_exabgp(updates: &str) -> String {
     let mut routes = std::collections::BTreeMap::new();
     for line in updates.lines() {

@@ -12,7 +12,7 @@ use crate::rig::node::{Node, cidr, intent, peer, wait};
 const US: &str = "192.0.2.1:1790";
 const BIRD: &str = "192.0.2.9:1790";
 
-/// BIRD's end of the session with [`US`], with more options.
+/// Returns BIRD's configuration of the session with [`US`], with more options.
 fn bgp(options: &str) -> String {
     format!(
         "protocol bgp tortie from quick {{ local 192.0.2.9 port 1790 as 65009; neighbor 192.0.2.1 port 1790 as 64512;
@@ -22,7 +22,7 @@ fn bgp(options: &str) -> String {
     )
 }
 
-/// A node with BIRD as its eBGP peer.
+/// Starts a node with BIRD as its eBGP peer.
 fn node() -> Node {
     Node::start(with_bird())
 }
@@ -108,7 +108,7 @@ fn a_bird_that_restarts_gracefully_keeps_its_routes_and_loses_those_it_no_longer
     );
     std::thread::sleep(Duration::from_secs(1));
     assert!(a.route("10.9.0.0/24").is_some() && a.route("10.9.1.0/24").is_some());
-    // It comes back without one of its routes: that one goes at End-of-RIB, the other never.
+    // It returns without one of its routes: that one is removed at End-of-RIB, the other is never removed.
     let less = "filter less { if net = 10.9.1.0/24 then reject; accept; }\n".to_owned()
         + &bgp("graceful restart on;").replacen("export where source = RTS_STATIC", "export filter less", 1);
     bird.start_again(&less, &["-R"]);
@@ -130,14 +130,15 @@ fn ttl_security_takes_neighbours_and_refuses_those_from_afar() {
     let Some(mut bird) = Bird::start(&bgp("ttl security on; multihop 1;")) else { return };
     let mut us = with_bird();
     us.peers.get_mut("bird").unwrap().ttl_security = Some(1);
-    // Another peer without it: the listener itself must not be strict.
+    // Another peer without GTSM: the listener itself must not require it.
     us.peers.insert("other".into(), peer("192.0.2.7:1790", "192.0.2.1", 65007));
     let mut a = Node::start(us);
     a.wait_established("bird");
     a.wait_for_route("10.9.0.0/24", "192.0.2.9");
     bird.kill();
-    // Now its segments leave with TTL 5, as if it stood 250 hops away. A BIRD that has our OPEN dials no more, so each
-    // end gets its turn alone. First ours: BIRD's listener answers with a TTL of 255, what it then says is dropped.
+    // Now its segments have TTL 5, as from 250 hops away. A BIRD that has our OPEN stops dialling, so each
+    // direction is tested separately. First ours: BIRD's listener answers with TTL 255, and its later
+    // segments are dropped.
     bird.start_again(&bgp("multihop 5; passive on;"), &[]);
     a.fact("down", |f| matches!(f, SpeakerFact::Peer { from: State::Established, down: Some(_), .. }));
     bird.wait_for_output("show protocols all tortie", "OpenConfirm");
@@ -145,7 +146,7 @@ fn ttl_security_takes_neighbours_and_refuses_those_from_afar() {
         assert_eq!(a.state("bird"), Some(State::OpenSent));
         std::thread::sleep(Duration::from_millis(50));
     }
-    // Then BIRD's: its SYN is refused.
+    // Then BIRD's: its SYN is dropped.
     a.intent.peers.get_mut("bird").unwrap().dial_after = None;
     a.apply();
     bird.kill();

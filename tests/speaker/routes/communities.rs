@@ -1,5 +1,5 @@
-//! Communities of three kinds (RFC 1997, 4360, 8092) that each daemon sends, takes and passes on, and the well-known ones
-//! kept to at either end.
+//! Communities of three types (RFC 1997, 4360, 8092) that each daemon sends, receives and passes on, and
+//! well-known communities obeyed at either end.
 //!
 //! ```text
 //!  c (iBGP) --- a --- daemon --- e
@@ -17,13 +17,13 @@ use tortie_engine::routing::{Filters, OriginKind, Originated, RoutingIntent};
 use crate::rig::node::{Node, addr, cidr, intent, peer, wait};
 use crate::rig::{Kind, PeerDaemon, SessionSetup, V4, our_intent};
 
-/// What the daemon announces: with a community of each kind, NO_EXPORT, NO_ADVERTISE and NO_EXPORT_SUBCONFED.
+/// Routes of the daemon: with a community of each type, NO_EXPORT, NO_ADVERTISE and NO_EXPORT_SUBCONFED.
 const THEIRS: [&str; 4] = ["10.50.0.0/24", "10.50.1.0/24", "10.50.2.0/24", "10.50.3.0/24"];
-/// What a announces to it with NO_EXPORT, NO_ADVERTISE and NO_EXPORT_SUBCONFED.
+/// Routes of `a` with NO_EXPORT, NO_ADVERTISE and NO_EXPORT_SUBCONFED.
 const OURS: [&str; 3] = ["10.60.1.0/26", "10.60.2.0/26", "10.60.3.0/26"];
-/// What b announces with a community of each kind.
+/// Route of `b` with a community of each type.
 const CARRIED: &str = "10.2.0.0/26";
-/// What a announces when all the rest is done.
+/// Route that `a` announces last.
 const LAST: &str = "10.61.0.0/26";
 
 fn setup(kind: Kind) -> SessionSetup {
@@ -76,7 +76,7 @@ fn setup(kind: Kind) -> SessionSetup {
     }
 }
 
-/// A community of each kind, as it writes them.
+/// Returns a community of each type in the daemon's notation.
 fn written(kind: Kind) -> [&'static str; 3] {
     match kind {
         Kind::Bird => ["(65000,1)", "(rt, 65000, 7)", "(65000, 1, 2)"],
@@ -93,7 +93,7 @@ fn filter(us: &mut RoutingIntent, peer: &str, export: &Value) {
     Arc::make_mut(&mut us.view).filters = Filters::from_values([("f".to_owned(), Some(filter))]);
 }
 
-/// A neighbour of a, or of the daemon.
+/// Returns the intent of a neighbour of `a` or of the daemon.
 fn third(last: u32, asn: u32, blocks: &[&str], router: &str, router_as: u32) -> RoutingIntent {
     let mut us = intent(&format!("192.0.2.{last}:1790"), asn, blocks);
     let mut peer_daemon = peer(&format!("{router}:1790"), &format!("192.0.2.{last}"), router_as);
@@ -102,7 +102,7 @@ fn third(last: u32, asn: u32, blocks: &[&str], router: &str, router_as: u32) -> 
     us
 }
 
-/// A community of each kind is on it.
+/// Returns true if the route has a community of each type.
 fn whole(attributes: &Attributes) -> bool {
     attributes.communities.contains(&(65000 << 16 | 1))
         && attributes.ext_communities() == [[0, 2, 0xfd, 0xe8, 0, 0, 0, 7]]
@@ -166,7 +166,7 @@ fn both_ways(kind: Kind) {
     for prefix in OURS {
         peer_daemon.wait_for_route(prefix, &[prefix]);
     }
-    // What comes after all the others.
+    // Announced after all others.
     let origin = Originated { kind: OriginKind::OwnBlock, key: LAST.into(), revision: 2 };
     a.intent.originated.insert(cidr(LAST), origin);
     Arc::make_mut(&mut a.intent.view).own_blocks.insert(cidr(LAST));
@@ -185,7 +185,7 @@ fn both_ways(kind: Kind) {
             "{:?}",
             e.received("router", CARRIED)
         );
-        // GoBGP 3.10 looks at none of them.
+        // GoBGP 3.10 ignores all of them.
         let passes_on = kind == Kind::Gobgp;
         assert_eq!(OURS.map(|p| e.route(p).is_some()), [passes_on; 3], "{}", peer_daemon.log());
     }

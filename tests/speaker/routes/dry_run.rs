@@ -1,5 +1,5 @@
-//! What a dry run says of BGP is what happens when the change is made: sessions that are reset, come and end, and the routes to
-//! and from each peer that are gained, lost and changed.
+//! The BGP part of a dry run predicts the effect of a change: sessions reset, added and removed, and routes
+//! to and from each peer that are gained, lost and changed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::rig::net;
 use crate::rig::node::{Node, addr, cidr, intent, peer, wait};
 
 const US: &str = "192.0.2.1";
-/// Peers, their AS, and what they announce.
+/// Peers with their AS and their routes.
 const PEERS: [(&str, &str, u32, &[&str]); 4] = [
     ("b", "192.0.2.2:1790", 64512, &["10.2.0.0/26", "10.2.1.0/26"]),
     ("c", "192.0.2.3:1790", 65003, &["10.3.0.0/26", "10.9.9.0/24"]),
@@ -28,7 +28,7 @@ const PEERS: [(&str, &str, u32, &[&str]); 4] = [
 
 type Change = fn(&mut RoutingIntent);
 
-/// Changes, each on top of those before it.
+/// Changes, each on top of the previous ones.
 const CHANGES: &[(&str, Change)] = &[
     ("nothing", |_| ()),
     ("a block comes", |us| own(us, "10.1.5.0/26", true)),
@@ -118,7 +118,7 @@ fn pools(us: &mut RoutingIntent, pools: &[&str]) {
     Arc::make_mut(&mut us.view).pools = pools.iter().map(pool).collect();
 }
 
-/// Gives a filter another value; the other one stays.
+/// Replaces one filter; the other one stays.
 fn filter(us: &mut RoutingIntent, name: &str, value: &Value) {
     let keep = |name: &str| match name {
         "f" => {
@@ -134,7 +134,7 @@ fn filter(us: &mut RoutingIntent, name: &str, value: &Value) {
     Arc::make_mut(&mut us.view).filters = Filters::from_values(values);
 }
 
-/// A session that is up: which connection it has, and the routes to and from it.
+/// An established session: its connection, and the routes to and from it.
 #[derive(Debug, Clone)]
 struct Session {
     flaps: u32,
@@ -181,7 +181,7 @@ fn between(before: &Routes, after: &Routes) -> RouteChanges {
     }
 }
 
-/// What happened, in the form of what was said.
+/// Returns the actual changes in the form of the prediction.
 fn happened(before: &BTreeMap<String, Session>, after: &BTreeMap<String, Session>) -> BgpChanges {
     let mut changes = BgpChanges::default();
     let none = Routes::new();
@@ -210,7 +210,7 @@ fn happened(before: &BTreeMap<String, Session>, after: &BTreeMap<String, Session
     changes
 }
 
-/// Waits until these sessions are up and nothing moves any more.
+/// Waits until these sessions are up and all routes are stable.
 fn settled(node: &Node, expected: &BTreeSet<String>) -> BTreeMap<String, Session> {
     let mut last = None;
     let mut since = Instant::now();
@@ -243,7 +243,7 @@ fn what_a_dry_run_says_of_bgp_is_what_happens() {
     };
     let _others = PEERS.map(|(_, at, asn, blocks)| {
         let mut them = intent(at, asn, blocks);
-        // It announces what its pools hold, and has none of ours.
+        // It announces its own blocks, and has no pools of ours.
         pools(&mut them, &[]);
         let mut to_us = peer("192.0.2.1:1790", at.split(':').next().unwrap(), 64512);
         to_us.dial_after = Some(Duration::ZERO);
@@ -281,17 +281,17 @@ fn what_a_dry_run_says_of_bgp_is_what_happens() {
         let after = settled(&node, &expected);
         let mut happened = happened(&before, &after);
         if comes_itself || opened {
-            // Who dials from a range, and what a session brings that was shut down, no one knows before.
+            // Dynamic peers, and routes of a session that was shut down, cannot be predicted.
             happened.come.clear();
             happened.routes.clear();
         }
-        // What a peer that comes will announce is its own affair.
+        // Announcements of a new peer cannot be predicted.
         let mut said_of = said.clone();
         for name in &said.come {
             for of in [&mut happened, &mut said_of] {
                 of.routes.entry(name.clone()).or_default().used = RouteChanges::default();
             }
-            // It is sent to the others.
+            // They are sent to the others.
             for of in [&mut happened, &mut said_of] {
                 for (other, routes) in &mut of.routes {
                     if other != name {

@@ -1,5 +1,5 @@
-//! What sessions with each daemon say beyond routes: route refresh and last words, both ways; and reflection with either
-//! end as the reflector, and IPv4 routes with IPv6 next hops.
+//! Messages other than routes with each daemon: route refresh and shutdown communication in both directions;
+//! also route reflection by either end, and IPv4 routes with IPv6 next hops.
 
 use tortie::speaker::ToSpeaker;
 use tortie_bgp::{Family, Reset, State};
@@ -7,13 +7,13 @@ use tortie_bgp::{Family, Reset, State};
 use crate::rig::node::{Node, intent, peer, wait};
 use crate::rig::{Kind, PeerDaemon, SessionSetup, V4, our_intent};
 
-/// Counts of ROUTE-REFRESH received and sent, and of UPDATE.
+/// Returns the number of ROUTE-REFRESHes and UPDATEs, received and sent.
 fn counts(a: &Node) -> [u64; 4] {
     let p = a.peer("daemon").unwrap();
     [p.received.route_refresh, p.sent.route_refresh, p.received.update, p.sent.update]
 }
 
-/// A session on which every route and End-of-RIB has gone both ways.
+/// Starts a session and waits until all routes and End-of-RIBs have been exchanged.
 fn settled(kind: Kind) -> Option<(PeerDaemon, Node)> {
     let peer_daemon = PeerDaemon::start(kind, SessionSetup::default())?;
     let a = Node::start(our_intent(kind, SessionSetup::default()));
@@ -33,8 +33,9 @@ fn stayed(kind: Kind, a: &Node) {
     assert!(a.route(&kind.v4()).is_some());
 }
 
-/// We ask, and its routes come again. Not with ExaBGP 4.2: it offers enhanced refresh (RFC 7313) with this one, fails on
-/// the mark that its answer begins with and drops the connection. Such marks are counted, so counts are at least these.
+/// We request a refresh, and its routes are sent again. Not with ExaBGP 4.2: it offers enhanced refresh (RFC
+/// 7313) with this one, fails to send BoRR and drops the connection. BoRR and EoRR count as ROUTE-REFRESH, so
+/// the counts are minimum values.
 fn refresh_sent(kind: Kind) {
     let Some((peer_daemon, a)) = settled(kind) else { return };
     let before = counts(&a);
@@ -46,7 +47,7 @@ fn refresh_sent(kind: Kind) {
     stayed(kind, &a);
 }
 
-/// It asks, and our routes go again.
+/// The daemon requests a refresh, and our routes are sent again.
 fn refresh_received(kind: Kind) {
     let Some((peer_daemon, a)) = settled(kind) else { return };
     let before = counts(&a);
@@ -64,8 +65,8 @@ fn refresh_received(kind: Kind) {
     stayed(kind, &a);
 }
 
-/// It hears our last words. ExaBGP 4.2 fails on any text (its `Notification` formats `str` into `bytes`) and answers
-/// Message Header Error.
+/// The daemon receives our shutdown communication. ExaBGP 4.2 fails on any text (its `Notification` formats
+/// `str` into `bytes`) and answers Message Header Error.
 fn last_words_sent(kind: Kind) {
     let Some(peer_daemon) = PeerDaemon::start(kind, SessionSetup::default()) else { return };
     let mut a = Node::start(our_intent(kind, SessionSetup::default()));
@@ -84,7 +85,7 @@ fn last_words_sent(kind: Kind) {
     }
 }
 
-/// We hear its last words.
+/// We receive the daemon's shutdown communication.
 fn last_words_received(kind: Kind) {
     let Some(peer_daemon) = PeerDaemon::start(kind, SessionSetup::default()) else { return };
     let a = Node::start(our_intent(kind, SessionSetup::default()));
@@ -99,7 +100,7 @@ fn last_words_received(kind: Kind) {
         Kind::Gobgp => drop(peer_daemon.ask("neighbor 192.0.2.1 shutdown --reason noon")),
         Kind::Openbgpd => drop(peer_daemon.ask("neighbor 192.0.2.1 down noon")),
         Kind::Exabgp => {
-            // What it has not read when it closes the connection makes that a reset, which overtakes its words.
+            // Unread input makes its close a TCP reset, which overtakes the NOTIFICATION.
             wait("it to have read all", || match peer_daemon.updates() {
                 said if said.matches("\"eor\"").count() == 2 => Ok(()),
                 said => Err(format!("{said}\n{}", peer_daemon.log())),
@@ -107,7 +108,7 @@ fn last_words_received(kind: Kind) {
             peer_daemon.ask("neighbor 192.0.2.1 teardown 2");
         }
     }
-    // ExaBGP takes a code and says its name.
+    // ExaBGP accepts a code and sends its name.
     let words = if kind == Kind::Exabgp { "Administrative Shutdown" } else { "noon" };
     wait("its last words", || match a.peer("daemon").and_then(|p| p.last_error) {
         Some(error) if format!("{error:?}").contains(words) => Ok(()),
@@ -116,7 +117,7 @@ fn last_words_received(kind: Kind) {
         }
     });
     if kind == Kind::Exabgp {
-        // It comes back at once, so the route may be there again before somebody looks.
+        // It reconnects at once, so the route may be back before the check.
         wait("the shutdown to end what it announced", || match a.withdrawn(&kind.v4()) {
             0 => Err(format!("{:#?}", a.facts())),
             _ => Ok(()),
@@ -129,7 +130,7 @@ fn last_words_received(kind: Kind) {
     });
 }
 
-/// A third node with a block, in our AS, as a peer of the reflector at this address.
+/// Starts a third node with a block in our AS, as a peer of the reflector at this address.
 fn third(reflector: &str) -> Node {
     let mut us = intent("192.0.2.2:1790", 64512, &["10.2.0.0/26"]);
     let mut peer_daemon = peer(reflector, "192.0.2.2", 64512);
@@ -138,18 +139,19 @@ fn third(reflector: &str) -> Node {
     Node::start(us)
 }
 
-/// The attributes of a route of the peer, as text.
+/// Returns the attributes of a route of the peer as text.
 fn attributes(a: &Node, prefix: &str) -> String {
     format!("{:?}", a.received("daemon", prefix).map(|path| path.attributes))
 }
 
-/// It reflects between us and a third node.
+/// The daemon reflects between us and a third node.
 fn reflector(kind: Kind) {
     let setup = SessionSetup { ibgp: true, reflector: true, ..SessionSetup::default() };
     let Some(peer_daemon) = PeerDaemon::start(kind, setup) else { return };
     if kind == Kind::Openbgpd {
-        // Its process for routes takes UPDATEs before it has the configuration, and does not look at them again: what
-        // comes that early is reflected without originator and cluster. Its own routes come with the configuration.
+        // Its route process accepts UPDATEs before it has the configuration, and does not evaluate them
+        // again: early routes are reflected without ORIGINATOR_ID and CLUSTER_LIST. Its own routes arrive
+        // with the configuration.
         wait("OpenBGPD to have its configuration", || match peer_daemon.route(&kind.v4()) {
             answer if answer.contains(&kind.v4()) => Ok(()),
             answer => Err(format!("{answer}\n{}", peer_daemon.log())),
@@ -162,12 +164,12 @@ fn reflector(kind: Kind) {
     a.wait_for_route("10.2.0.0/26", "192.0.2.2");
     b.wait_for_route(V4, "192.0.2.1");
     let text = attributes(&a, "10.2.0.0/26");
-    // 192.0.2.2 announced it, and the reflector named itself.
+    // 192.0.2.2 is the originator, and the cluster is that of the reflector.
     let (originator, cluster) = (0xc000_0202_u32, 0xc000_0200 + kind.last());
     assert!(text.contains(&originator.to_string()) && text.contains(&cluster.to_string()), "{text}");
 }
 
-/// We reflect between it and a third node, and it takes what it did not announce itself.
+/// We reflect between the daemon and a third node, and the daemon accepts the reflected routes.
 fn client(kind: Kind) {
     let setup = SessionSetup { ibgp: true, ..SessionSetup::default() };
     let Some(peer_daemon) = PeerDaemon::start(kind, setup) else { return };
@@ -186,7 +188,7 @@ fn client(kind: Kind) {
     peer_daemon.wait_for_route("10.2.0.0/26", &["192.0.2.2", "192.0.2.1"]);
 }
 
-/// IPv4 routes over an IPv6 session with next hops of IPv6, both ways.
+/// IPv4 routes over an IPv6 session with IPv6 next hops, in both directions.
 fn extended_next_hop(kind: Kind) {
     let setup = SessionSetup { over_ipv6: true, extended_next_hop: true, ..SessionSetup::default() };
     let Some(peer_daemon) = PeerDaemon::start(kind, setup) else { return };
@@ -199,7 +201,7 @@ fn extended_next_hop(kind: Kind) {
     assert!(families.iter().any(|f| f.family == Family::Ipv4Unicast && f.advertised > 0));
 }
 
-/// Our BGP identifier is its own, which is no error between ASes (RFC 6286 2.1), whoever of both dials.
+/// Equal BGP identifiers are valid between ASes (RFC 6286 2.1), whichever end dials.
 fn same_router_id(kind: Kind) {
     let Some(peer_daemon) = PeerDaemon::start(kind, SessionSetup::IPV4) else { return };
     let mut us = our_intent(kind, SessionSetup::IPV4);
@@ -237,7 +239,8 @@ fn same_router_id_as_exabgp() {
     same_router_id(Kind::Exabgp);
 }
 
-/// A peer that is shut down hears why, is neither dialled nor let in, and comes back; the other peer notices nothing.
+/// A peer that is shut down receives the reason, is neither dialled nor accepted, and returns later; the
+/// other peer is not affected.
 fn shutdown_of_one(kinds: [Kind; 2]) {
     if !PeerDaemon::enter_for(&kinds) {
         return;
@@ -270,7 +273,7 @@ fn shutdown_of_one(kinds: [Kind; 2]) {
         a.intent.peers.get_mut(name).unwrap().shutdown = None;
         a.apply();
         if peer_daemon.kind == Kind::Openbgpd {
-            // By itself it waits for half a minute.
+            // By default it waits for half a minute.
             peer_daemon.ask("neighbor 192.0.2.1 clear");
         }
         wait("it to come back", || match a.route(&peer_daemon.kind.v4()) {

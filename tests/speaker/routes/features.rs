@@ -1,5 +1,5 @@
-//! What an OPEN offers, on sessions with other daemons: enhanced refresh, two-octet peers, long messages, long OPENs; and
-//! what they do not offer.
+//! Capabilities on sessions with other daemons: enhanced refresh, two-octet peers, extended messages,
+//! extended optional parameters; and capabilities that they do not offer.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -15,7 +15,7 @@ use tortie_engine::routing::Filters;
 use crate::rig::node::{Node, SOON, cidr, intent, peer, wait};
 use crate::rig::{Kind, PeerDaemon, SessionSetup, V4, our_intent};
 
-/// Counts of ROUTE-REFRESH received and sent.
+/// Returns the number of ROUTE-REFRESHes received and sent.
 fn refreshes(a: &Node) -> (u64, u64) {
     a.peer("daemon").map_or((0, 0), |p| (p.received.route_refresh, p.sent.route_refresh))
 }
@@ -30,7 +30,7 @@ fn refreshed(a: &Node, peer_daemon: &PeerDaemon, counts: (u64, u64)) {
     assert!(a.route(&peer_daemon.kind.v4()).is_some());
 }
 
-/// A session with enhanced refresh, on which all routes have gone both ways.
+/// Starts a session with enhanced refresh, on which all routes have been exchanged.
 fn enhanced(kind: Kind, neighbour: &'static str) -> Option<(PeerDaemon, Node)> {
     let setup = SessionSetup { neighbour, ..SessionSetup::IPV4 };
     let peer_daemon = PeerDaemon::start(kind, setup)?;
@@ -49,7 +49,7 @@ fn enhanced(kind: Kind, neighbour: &'static str) -> Option<(PeerDaemon, Node)> {
     Some((peer_daemon, a))
 }
 
-/// We ask, then it does; the route stays all the while.
+/// We request a refresh, then the daemon does; the route stays in place.
 fn refresh_both_ways(kind: Kind, ask: &str) {
     let Some((peer_daemon, a)) = enhanced(kind, "") else { return };
     a.handle.send(ToSpeaker::Reset(Some("daemon".into()), Reset::SoftIn)).unwrap();
@@ -61,7 +61,7 @@ fn refresh_both_ways(kind: Kind, ask: &str) {
     peer_daemon.wait_for_route(V4, &[V4]);
 }
 
-/// It asks: we say where our routes begin and end.
+/// The daemon requests a refresh: we send BoRR and EoRR.
 fn refresh_asked(kind: Kind, neighbour: &'static str, ask: &str) {
     let Some((peer_daemon, a)) = enhanced(kind, neighbour) else { return };
     peer_daemon.ask(ask);
@@ -84,7 +84,7 @@ fn enhanced_refresh_received_from_openbgpd() {
     refresh_asked(Kind::Openbgpd, "announce enhanced refresh yes\n", "neighbor 192.0.2.1 refresh");
 }
 
-/// OpenBGPD 7.7 does not answer a request: it says that a family which carries routes is not negotiated.
+/// OpenBGPD 7.7 does not answer a request: it reports a family in use as not negotiated.
 #[test]
 fn enhanced_refresh_is_not_answered_by_openbgpd() {
     let Some((peer_daemon, a)) = enhanced(Kind::Openbgpd, "announce enhanced refresh yes\n") else { return };
@@ -102,13 +102,13 @@ fn enhanced_refresh_received_from_exabgp() {
     refresh_asked(Kind::Exabgp, "", "neighbor 192.0.2.1 announce route-refresh ipv4 unicast");
 }
 
-/// The AS path of a route of the peer, when it can be used.
+/// Returns the AS_PATH of a usable route of the peer.
 fn path(a: &Node, prefix: &str) -> Option<String> {
     let path = a.received("daemon", prefix)?;
     path.unusable.is_none().then(|| path.attributes.as_path.to_string())
 }
 
-/// A node in an AS of four octets with a block, as the peer of the router at this address.
+/// Starts a node in a four-octet AS with a block, as a peer of the router at this address.
 fn origin(last: u32, asn: u32, block: &str, router: &str, router_as: u32) -> Node {
     let mut us = intent(&format!("192.0.2.{last}:1790"), asn, &[block]);
     let mut peer_daemon = peer(router, &format!("192.0.2.{last}"), router_as);
@@ -117,9 +117,9 @@ fn origin(last: u32, asn: u32, block: &str, router: &str, router_as: u32) -> Nod
     Node::start(us)
 }
 
-/// It knows two octets of an AS: what has more goes and comes beside the path (AS4_PATH).
+/// The daemon is a two-octet speaker: larger AS numbers are sent in AS4_PATH.
 fn two_octet(kind: Kind, setup: SessionSetup, sent: &str) {
-    // The others have a route of their own that came a long way.
+    // The others have a route of their own with a long AS_PATH.
     let passes_on = matches!(kind, Kind::Bird | Kind::Openbgpd);
     let setup = SessionSetup { others: if passes_on { &[(3, 4_200_000_003)] } else { &[] }, ..setup };
     let Some(peer_daemon) = PeerDaemon::start(kind, setup) else { return };
@@ -145,8 +145,8 @@ fn two_octet_as_both_ways_with_bird() {
     two_octet(Kind::Bird, setup, "BGP.as_path: 64512 4200000002");
 }
 
-/// FRR 8.4.4 does not look at AS4_PATH of a peer that offered four octets, even where it offered none itself; and it
-/// writes one UPDATE for such a peer and for one with four octets.
+/// FRR 8.4.4 ignores AS4_PATH of a peer that offered four-octet AS numbers, even if it did not offer them
+/// itself; and it sends the same UPDATE to such a peer and to a four-octet one.
 #[test]
 fn two_octet_as_received_from_frr() {
     let setup = SessionSetup {
@@ -174,11 +174,11 @@ fn two_octet_as_both_ways_with_exabgp() {
     two_octet(Kind::Exabgp, setup, "[ 64512, 4200000002 ]");
 }
 
-/// As many large communities as take more than 4,096 octets.
+/// Number of large communities that exceed 4,096 octets.
 const MANY: u32 = 400;
 
-/// A route with so many communities goes each way, which only an extended message can carry. The last of them stands in
-/// `ours` as the daemon writes it.
+/// A route with this many communities is sent in each direction, which requires an extended message. `ours`
+/// has the last community in the daemon's notation.
 fn long_messages(kind: Kind, setup: SessionSetup, prefix: &str, ours: &str) {
     let Some(peer_daemon) = PeerDaemon::start(kind, setup) else { return };
     let mut us = our_intent(kind, setup);
@@ -199,7 +199,7 @@ fn long_messages(kind: Kind, setup: SessionSetup, prefix: &str, ours: &str) {
     assert_eq!(found[0].paths[0].attributes.large_communities.len(), MANY as usize);
 }
 
-/// Theirs, in groups.
+/// Communities of the daemon, in groups.
 fn communities(group: std::ops::RangeInclusive<u32>, separators: [&str; 2]) -> String {
     let [inner, outer] = separators;
     group.map(|n| format!("65000{inner}1{inner}{n}")).collect::<Vec<_>>().join(outer)
@@ -246,7 +246,7 @@ fn extended_messages_both_ways_with_exabgp() {
 /// Octets of an OPEN before its optional parameters: header, version, AS, hold time, identifier.
 const FIXED: usize = 19 + 1 + 2 + 2 + 4;
 
-/// Capabilities of an OPEN (RFC 5492), by code; RFC 9072's form with its longer lengths.
+/// Returns the capabilities of an OPEN by code (RFC 5492), in either form of optional parameters (RFC 9072).
 fn capabilities(open: &[u8]) -> BTreeMap<u8, Vec<u8>> {
     let (mut rest, long) = match open[FIXED..] {
         [255, 255, _, _, ref rest @ ..] => (rest, true),
@@ -271,7 +271,7 @@ fn capabilities(open: &[u8]) -> BTreeMap<u8, Vec<u8>> {
     found
 }
 
-/// Its OPEN is in the form of RFC 9072, and all that it offers is understood.
+/// The daemon's OPEN has the form of RFC 9072, and all of its capabilities are decoded.
 fn long_open(kind: Kind, setup: SessionSetup) {
     let Some(peer_daemon) = PeerDaemon::start(kind, setup) else { return };
     let a = Node::start(our_intent(kind, setup));
@@ -283,14 +283,14 @@ fn long_open(kind: Kind, setup: SessionSetup) {
     let session = a.peer("daemon").unwrap().session.unwrap();
     assert!(session.as4 && session.enhanced_refresh, "{session:?}");
     assert!(capabilities(&theirs).contains_key(&65));
-    // What we offer fits into the old form.
+    // Our capabilities fit into the short form.
     assert!(ours[FIXED] < 255 && ours.len() == FIXED + 1 + usize::from(ours[FIXED]));
 }
 
 #[test]
 fn extended_optional_parameters_received_from_frr() {
-    // So many families that what it says of them needs more than 255 octets. Told to use the form anyway (its option
-    // extended-optional-parameters), 8.4.4 misreads an OPEN that does not; and the length of a role has one octet there.
+    // Enough families to exceed 255 octets of capabilities. With its option extended-optional-parameters,
+    // 8.4.4 misreads an OPEN in the short form, and the length of the role capability has one octet there.
     let families =
         ["ipv4 multicast", "ipv4 vpn", "ipv4 flowspec", "ipv6 unicast", "ipv6 multicast", "ipv6 vpn"];
     let families = families.iter().chain(&["ipv6 flowspec", "l2vpn evpn"]);
@@ -303,7 +303,7 @@ fn extended_optional_parameters_received_from_frr() {
 
 #[test]
 fn extended_optional_parameters_received_from_bird() {
-    // So many families that what it says of them needs more than 255 octets.
+    // Enough families to exceed 255 octets of capabilities.
     let neighbour = "graceful restart on; long lived graceful restart on;
         ipv4 multicast { table m4; import all; export none; add paths on; extended next hop on; };
         ipv6 multicast { table m6; import all; export none; add paths on; };
@@ -319,7 +319,7 @@ fn extended_optional_parameters_received_from_bird() {
     long_open(Kind::Bird, SessionSetup { neighbour, more, family, ..SessionSetup::IPV4 });
 }
 
-/// An OPEN in the form of RFC 9072, which any OPEN may have, is answered with an OPEN and a KEEPALIVE.
+/// An OPEN in the form of RFC 9072, which is valid for any OPEN, is answered with OPEN and KEEPALIVE.
 fn long_open_read(kind: Kind) {
     let setup = SessionSetup { passive: true, ..SessionSetup::IPV4 };
     let Some(peer_daemon) = PeerDaemon::start(kind, setup) else { return };
@@ -331,7 +331,7 @@ fn long_open_read(kind: Kind) {
     };
     let mut open = Vec::new();
     Open { asn: 64512, hold_time: 90, router_id: RouterId(9), capabilities }.write(&mut open);
-    // Ours are short: both lengths become long ones, behind the mark.
+    // Ours are short: both lengths are extended, after the marker.
     let (parameters, list) = (open[FIXED], open[FIXED + 2]);
     open.splice(FIXED..FIXED + 3, [255, 255, 0, parameters + 1, 2, 0, list]);
     open[17] += 4;
@@ -373,7 +373,8 @@ fn extended_optional_parameters_read_by_openbgpd() {
     long_open_read(Kind::Openbgpd);
 }
 
-/// Capability codes (IANA): extended messages, roles, enhanced refresh, long-lived restart, and four-octet ASes.
+/// Capability codes (IANA): extended messages, roles, enhanced refresh, long-lived graceful restart,
+/// four-octet AS numbers.
 const LONG_MESSAGES: u8 = 6;
 const EXTENDED_NEXT_HOP: u8 = 5;
 const ROLE: u8 = 9;
@@ -382,7 +383,8 @@ const FOUR_OCTETS: u8 = 65;
 const ENHANCED: u8 = 70;
 const LONG_LIVED: u8 = 71;
 
-/// With all that it can be told to offer, it offers none of these; and whether its restart capability has the N bit.
+/// With all options enabled, the daemon offers none of these capabilities. `notification`: its graceful
+/// restart capability has the N bit.
 fn lacks(kind: Kind, setup: SessionSetup, codes: &[u8], notification: bool) {
     let Some(peer_daemon) = PeerDaemon::start(kind, setup) else { return };
     let mut us = our_intent(kind, setup);
@@ -424,7 +426,7 @@ restart-time = 20\nlong-lived-enabled = true";
 
 #[test]
 fn what_openbgpd_does_not_offer() {
-    // All that it knows: what it says of that fits into the short form of an OPEN.
+    // All of its capabilities fit into the short form of an OPEN.
     let neighbour =
         "announce enhanced refresh yes\nannounce restart yes\nannounce IPv4 vpn\nannounce IPv6 unicast
         announce IPv6 vpn\nannounce add-path recv yes\nannounce add-path send all\nannounce policy customer\n";

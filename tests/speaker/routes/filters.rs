@@ -1,5 +1,4 @@
-//! Filters on sessions with each daemon: what comes in, what goes out, and what a new filter changes while the session
-//! stays up.
+//! Filters on sessions with each daemon: import, export, and changed filters without a session reset.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +11,7 @@ use tortie_engine::routing::{Filters, RoutingIntent};
 use crate::rig::node::{Node, cidr, wait};
 use crate::rig::{Kind, PeerDaemon, SessionSetup, V4, our_intent};
 
-/// Our intent with one filter for the peer.
+/// Returns our intent with one filter for the peer.
 fn filtered(kind: Kind, setup: SessionSetup, filter: &Value) -> RoutingIntent {
     let mut us = our_intent(kind, setup);
     us.peers.get_mut("daemon").unwrap().policy.filters = vec!["f".into()];
@@ -25,13 +24,13 @@ fn set(intent: &mut RoutingIntent, filter: &Value) {
     Arc::make_mut(&mut intent.view).filters = Filters::from_values([("f".to_owned(), Some(filter))]);
 }
 
-/// Gives another filter.
+/// Replaces the filter.
 fn change(node: &mut Node, filter: &Value) {
     set(&mut node.intent, filter);
     node.apply();
 }
 
-/// LOCAL_PREF, MED and the communities of the best path of a prefix, in the table.
+/// Returns LOCAL_PREF, MED and communities of the best path of a prefix.
 fn used(node: &Node, prefix: &str) -> Option<(Option<u32>, Option<u32>, Vec<u32>)> {
     let matching = RouteMatch::Exact(cidr(prefix));
     let all = node.ask(move |view| view.routes(RouteQuery { table: RouteTable::Loc, matching }, None, 1));
@@ -39,7 +38,7 @@ fn used(node: &Node, prefix: &str) -> Option<(Option<u32>, Option<u32>, Vec<u32>
     Some((a.local_pref, a.med, a.communities.to_vec()))
 }
 
-/// Whether the peer's route was refused by the filter.
+/// Returns true if the filter rejected the peer's route.
 fn refused(node: &Node, prefix: &str) -> bool {
     let path = node.received("daemon", prefix);
     path.is_some_and(|path| matches!(path.unusable, Some(Unusable::Filtered(_))))
@@ -51,7 +50,8 @@ fn uptime(node: &Node) -> Duration {
     peer.uptime.unwrap()
 }
 
-/// By prefix and length, and by community: 10.9.0.0/24 passes and is changed, /25 and the tagged one do not.
+/// By prefix length and community: 10.9.0.0/24 is accepted and edited, the /25 and the tagged route are
+/// rejected.
 fn by_length() -> Value {
     json!({
         "import": [
@@ -63,12 +63,12 @@ fn by_length() -> Value {
     })
 }
 
-/// The other way round.
+/// The opposite filter.
 fn by_tag() -> Value {
     json!({"import": [{"match": {"communities": ["65009:666"]}, "then": "accept"}], "default": "reject"})
 }
 
-/// What it announces: 10.9.0.0/24, 10.9.1.0/25, and 10.9.2.0/24 with a tag; and routes of its own, which no rule takes.
+/// Routes of the daemon: 10.9.0.0/24, 10.9.1.0/25, tagged 10.9.2.0/24, and others that no rule accepts.
 fn announcing(kind: Kind) -> SessionSetup {
     match kind {
         Kind::Bird => SessionSetup {
@@ -137,7 +137,7 @@ fn imports(kind: Kind) {
     assert!(uptime(&node) >= before, "the session never went down");
 }
 
-/// The changes of every kind on the way out.
+/// Edits of every type on export.
 fn changes() -> Value {
     json!({"export": [{"name": "tag", "match": {"source": ["local"]}, "then": "next", "set": {
         "med": 77, "local_pref": 321, "prepend": 2, "next_hop": "192.0.2.42",
@@ -146,7 +146,7 @@ fn changes() -> Value {
     }}]})
 }
 
-/// Waits until it has our route with all of these.
+/// Waits until the daemon has our route with all of these texts.
 fn shows(peer_daemon: &PeerDaemon, texts: &[&str]) -> String {
     let show = || match peer_daemon.kind {
         Kind::Gobgp => peer_daemon.ask(&format!("global rib {V4}")),
@@ -163,7 +163,7 @@ fn shows(peer_daemon: &PeerDaemon, texts: &[&str]) -> String {
     show()
 }
 
-/// `all`: the changes of [`changes`]; `few`: a MED of 5; and what must be gone then.
+/// `all`: expected edits of [`changes`]; `few`: with only a MED of 5; `gone`: texts that must be absent then.
 fn exports(kind: Kind, all: &[&str], few: &[&str], gone: &[&str]) {
     let Some(peer_daemon) = PeerDaemon::start(kind, SessionSetup::IPV4) else { return };
     let mut node = Node::start(filtered(kind, SessionSetup::IPV4, &changes()));
@@ -251,7 +251,7 @@ fn filter_export_local_pref_to_bird() {
     let setup = SessionSetup { ibgp: true, ..SessionSetup::IPV4 };
     let Some(peer_daemon) = PeerDaemon::start(kind, setup) else { return };
     let _node = Node::start(filtered(kind, setup, &changes()));
-    // Our own AS in a path to iBGP would be a loop.
+    // Our own AS in an AS_PATH to iBGP would be a loop.
     let said = shows(&peer_daemon, &["BGP.local_pref: 321"]);
     assert!(!said.contains("as_path: 64512"), "{said}");
 }

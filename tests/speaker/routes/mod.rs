@@ -1,4 +1,4 @@
-//! What is announced, chosen and passed on: by our speaker and by the daemons of others.
+//! Announcement, selection and propagation of routes by this speaker and by other daemons.
 
 mod add_path;
 mod bird_tests;

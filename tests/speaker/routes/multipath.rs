@@ -1,4 +1,4 @@
-//! Several best paths (ECMP): those of all daemons in one route of ours, and two of ours in one route of each daemon.
+//! ECMP: paths of all daemons in one route of ours, and two paths of ours in one route of each daemon.
 
 use tortie_bgp::State;
 use tortie_engine::routing::Multipath;
@@ -6,7 +6,7 @@ use tortie_engine::routing::Multipath;
 use crate::rig::node::{Node, addr, intent, peer, wait};
 use crate::rig::{Kind, PeerDaemon, SessionSetup, our_intent};
 
-/// Announced by all of them.
+/// Announced by all daemons.
 const SHARED: &str = "10.70.0.0/24";
 
 fn announcing(kind: Kind) -> SessionSetup {
@@ -24,7 +24,8 @@ fn announcing(kind: Kind) -> SessionSetup {
     }
 }
 
-/// They are in ASes of their own: only relaxed they share the load, as many as may, without a new session.
+/// The daemons are in different ASes: they share load only in relaxed mode, up to the maximum, without a
+/// session reset.
 #[test]
 fn multipath_over_all_daemons() {
     let kinds = [Kind::Bird, Kind::Gobgp, Kind::Frr, Kind::Openbgpd, Kind::Exabgp];
@@ -64,12 +65,12 @@ fn multipath_over_all_daemons() {
         let p = a.peer(&kind.at()).unwrap();
         assert_eq!((p.state, p.flaps), (State::Established, 0), "{kind:?}");
     }
-    // The first one goes.
+    // The first one is removed.
     all.remove(0);
     shares(&a, &[10, 11, 12, 13]);
 }
 
-/// Two nodes of ours in two ASes announce one block to it.
+/// Two of our nodes in two ASes announce one block to the daemon.
 fn theirs(kind: Kind, setup: SessionSetup, shares: impl Fn(&PeerDaemon) -> Result<(), String>) {
     let setup = SessionSetup { others: &[(2, 64602)], ..setup };
     let Some(peer_daemon) = PeerDaemon::start(kind, setup) else { return };
@@ -89,7 +90,7 @@ fn theirs(kind: Kind, setup: SessionSetup, shares: impl Fn(&PeerDaemon) -> Resul
 
 #[test]
 fn multipath_of_bird() {
-    // What it would write into a kernel's table.
+    // Routes that it would install in a kernel table.
     let more = "protocol static lan { ipv4; route 192.0.2.1/32 via 198.51.100.1%lo onlink;
             route 192.0.2.2/32 via 198.51.100.2%lo onlink; }
         protocol kernel k4 { kernel table 77; merge paths on; ipv4 { export all; import none; }; }";
@@ -115,7 +116,7 @@ fn multipath_of_frr() {
 
 #[test]
 fn multipath_of_gobgp() {
-    // Its table marks one path as the best; who follows its best paths is told of all that it uses.
+    // Its table marks one path as best; a watcher of best paths receives all paths in use.
     for both in [true, false] {
         let more = if both { "[global.use-multiple-paths.config]\nenabled = true\n" } else { "" };
         theirs(Kind::Gobgp, SessionSetup { more, ..SessionSetup::IPV4 }, |peer_daemon| {

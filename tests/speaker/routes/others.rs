@@ -1,5 +1,5 @@
-//! Sessions with FRR, GoBGP, OpenBGPD and ExaBGP that carry IPv4 routes alone: up, and a route each way. Those with BIRD
-//! are in `bird_tests`.
+//! Sessions with FRR, GoBGP, OpenBGPD and ExaBGP that carry IPv4 routes only: session up, and one route in
+//! each direction. Those with BIRD are in `bird_tests`.
 
 use crate::rig::node::{Node, wait};
 use crate::rig::{Kind, PeerDaemon, SessionSetup, V4, our_intent};

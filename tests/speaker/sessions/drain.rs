@@ -1,5 +1,5 @@
-//! Graceful shutdown (RFC 8326) with other daemons: what we drain is marked, then withdrawn, then back; what they mark is
-//! used last.
+//! Graceful shutdown (RFC 8326) with other daemons: drained routes get the community, are withdrawn, and are
+//! restored; routes received with it are least preferred.
 
 use tortie::speaker::ToSpeaker;
 use tortie_bgp::{Drain, RouteMatch, RouteQuery, RouteTable};
@@ -7,7 +7,7 @@ use tortie_bgp::{Drain, RouteMatch, RouteQuery, RouteTable};
 use crate::rig::node::{Node, cidr, wait};
 use crate::rig::{Kind, PeerDaemon, SessionSetup, V4, our_intent};
 
-/// Our route as it has it: `None` when it is gone, else whether it is marked.
+/// Returns our route as the daemon has it: `None` if absent, else true with the community.
 fn shown(peer_daemon: &PeerDaemon) -> Option<bool> {
     let said = match peer_daemon.kind {
         Kind::Exabgp => {
@@ -17,7 +17,7 @@ fn shown(peer_daemon: &PeerDaemon) -> Option<bool> {
     };
     peer_daemon.shows_route(&said).then(|| match peer_daemon.kind {
         Kind::Bird => said.contains("(65535,0)"),
-        // FRR takes it at its word.
+        // FRR lowers LOCAL_PREF too.
         Kind::Frr => said.contains("graceful-shutdown") && said.contains("localpref 0"),
         Kind::Gobgp => said.contains("4294901760"),
         Kind::Openbgpd => said.contains("GRACEFUL_SHUTDOWN"),

@@ -1,5 +1,5 @@
-//! Restarts with other daemons: graceful restart in both roles (RFC 4724), with NOTIFICATIONs (RFC 8538), and long-lived
-//! (RFC 9494).
+//! Restarts with other daemons: graceful restart in both roles (RFC 4724), with NOTIFICATIONs (RFC 8538), and
+//! long-lived graceful restart (RFC 9494).
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use tortie_engine::routing::PeerIntent;
 use crate::rig::node::{Node, cidr, intent, peer, wait};
 use crate::rig::{Kind, PeerDaemon, SessionSetup, V4, our_intent};
 
-/// The daemon with options of the session and of its IPv4 routes, and a node whose only peer it is.
+/// Starts the daemon with options of the session and of its IPv4 routes, and a node with it as the only peer.
 fn establish(kind: Kind, setup: SessionSetup, edit: impl Fn(&mut PeerIntent)) -> Option<(PeerDaemon, Node)> {
     let peer_daemon = PeerDaemon::start(kind, setup)?;
     let mut us = our_intent(kind, setup);
@@ -19,7 +19,7 @@ fn establish(kind: Kind, setup: SessionSetup, edit: impl Fn(&mut PeerIntent)) ->
     Some((peer_daemon, Node::start(us)))
 }
 
-/// The attributes in use of a prefix.
+/// Returns the attributes in use for a prefix.
 fn used(a: &Node, prefix: &str) -> Option<Attributes> {
     let query = RouteQuery { table: RouteTable::Loc, matching: RouteMatch::Exact(cidr(prefix)) };
     let found = a.ask(move |view| view.routes(query, None, 1));
@@ -30,7 +30,7 @@ fn phase(a: &Node) -> RestartPhase {
     a.peer("daemon").unwrap().restart
 }
 
-/// The other end has just been killed: its route stays for the restart time.
+/// The daemon was just killed: its route stays for the restart time.
 fn assert_stale_route_kept(a: &Node, prefix: &str) {
     wait("the helper", || match phase(a) {
         RestartPhase::Waiting(_) => Ok(()),
@@ -40,7 +40,7 @@ fn assert_stale_route_kept(a: &Node, prefix: &str) {
     assert!(!used(a, prefix).unwrap().has_community(community::LLGR_STALE));
 }
 
-/// It dies, and its route stays and goes.
+/// The daemon dies, and its route is kept, then removed.
 fn helper(kind: Kind, setup: SessionSetup) {
     let Some((mut peer_daemon, a)) = establish(kind, setup, |_| ()) else { return };
     a.wait_for_route(&kind.v4(), &kind.at());
@@ -49,7 +49,7 @@ fn helper(kind: Kind, setup: SessionSetup) {
     a.wait_for_no_route(&kind.v4());
 }
 
-/// It dies, and its route stays, stays as long-lived stale, and goes.
+/// The daemon dies, and its route is kept, kept as long-lived stale, then removed.
 fn long_lived_helper(kind: Kind, setup: SessionSetup) {
     let long = |p: &mut PeerIntent| p.long_lived_restart_time = Some(Duration::from_secs(60));
     let Some((mut peer_daemon, a)) = establish(kind, setup, long) else { return };
@@ -66,7 +66,7 @@ fn long_lived_helper(kind: Kind, setup: SessionSetup) {
     assert_eq!(phase(&a), RestartPhase::Idle);
 }
 
-/// We stop gracefully, and it keeps our route for the time that we said.
+/// We stop gracefully, and the daemon keeps our route for the advertised restart time.
 fn restart_by_us(kind: Kind, setup: SessionSetup, stale: &str) {
     let Some((peer_daemon, mut a)) = establish(kind, setup, |p| p.restart_time = Duration::from_secs(2))
     else {
@@ -83,7 +83,7 @@ fn restart_by_us(kind: Kind, setup: SessionSetup, stale: &str) {
     peer_daemon.wait_for_no_route(V4);
 }
 
-/// The same, and then it keeps it as long-lived stale.
+/// The same, and then the daemon keeps it as long-lived stale.
 fn long_lived_restart_by_us(kind: Kind, setup: SessionSetup, stale: &str) {
     let times = |p: &mut PeerIntent| {
         p.restart_time = Duration::from_secs(1);
@@ -138,8 +138,8 @@ fn graceful_restart_helper_of_gobgp() {
     helper(Kind::Gobgp, GOBGP);
 }
 
-/// It dies and comes back: its route stays all the while, here and at a third node, and is fresh once it has said that it
-/// is done.
+/// The daemon dies and returns: its route is kept throughout, here and at a third node, and is no longer
+/// stale after End-of-RIB.
 fn comes_back(kind: Kind, setup: SessionSetup) {
     let Some(mut peer_daemon) = PeerDaemon::start(kind, setup) else { return };
     let mut us = our_intent(kind, setup);
@@ -155,7 +155,7 @@ fn comes_back(kind: Kind, setup: SessionSetup) {
     a.wait_for_route(&kind.v4(), &kind.at());
     b.wait_for_route(&kind.v4(), "192.0.2.1");
     peer_daemon.wait_for_route(V4, &["192.0.2.1"]);
-    // Nobody dials before it has what it is to announce: GoBGP is told that last.
+    // We do not dial before the daemon has its routes: GoBGP gets these last.
     a.intent.peers.get_mut("daemon").unwrap().dial_after = None;
     a.apply();
     peer_daemon.kill();
@@ -254,12 +254,12 @@ fn long_lived_by_us_with_frr() {
 
 #[test]
 fn graceful_restart_and_long_lived_by_us_with_gobgp() {
-    // LLGR_STALE, as a number.
+    // LLGR_STALE as a number.
     long_lived_restart_by_us(Kind::Gobgp, GOBGP_LONG, "4294901766");
 }
 
-/// RFC 8538, from us: an ordinary NOTIFICATION keeps our route there, and the session does not come back, since where we
-/// dial now nobody listens.
+/// RFC 8538, sent by us: after an ordinary NOTIFICATION the daemon keeps our route. The session stays down,
+/// because no process listens where we now dial.
 fn notification_sent(kind: Kind, setup: SessionSetup, stale: &str) {
     let Some((peer_daemon, mut a)) = establish(kind, SessionSetup { passive: true, ..setup }, |_| ()) else {
         return;
@@ -273,7 +273,7 @@ fn notification_sent(kind: Kind, setup: SessionSetup, stale: &str) {
     assert_ne!(a.state("daemon"), Some(State::Established));
 }
 
-/// A Hard Reset takes it away at once.
+/// After a Hard Reset the daemon removes our route at once.
 fn hard_reset_sent(kind: Kind, setup: SessionSetup) {
     let Some((peer_daemon, mut a)) = establish(kind, setup, |_| ()) else { return };
     peer_daemon.wait_for_route(V4, &["192.0.2.1"]);
@@ -288,7 +288,7 @@ fn hard_reset_sent(kind: Kind, setup: SessionSetup) {
     }
 }
 
-/// The end of its session by this NOTIFICATION, as it was sent, and whether its routes stay.
+/// Checks that the session ended with this NOTIFICATION, as it was sent. `helper`: its routes are kept.
 fn ended(a: &Node, peer_daemon: &PeerDaemon, code: (u8, u8), helper: bool) {
     let is = |f: &SpeakerFact| {
         matches!(f, SpeakerFact::Peer { from: State::Established, down: Some(d), .. }
@@ -300,7 +300,7 @@ fn ended(a: &Node, peer_daemon: &PeerDaemon, code: (u8, u8), helper: bool) {
     });
 }
 
-/// From it: what ends the session in the ordinary way keeps its routes here.
+/// RFC 8538, sent by the daemon: after an ordinary NOTIFICATION its routes are kept here.
 fn notification_received(kind: Kind, setup: SessionSetup, reset: &str) -> Option<(PeerDaemon, Node)> {
     let (peer_daemon, a) = establish(kind, setup, |_| ())?;
     a.wait_for_route(&kind.v4(), &kind.at());
@@ -310,7 +310,7 @@ fn notification_received(kind: Kind, setup: SessionSetup, reset: &str) -> Option
     Some((peer_daemon, a))
 }
 
-/// A Hard Reset takes them away.
+/// After a Hard Reset of the daemon its routes are removed.
 fn hard_reset_received(kind: Kind, setup: SessionSetup, reset: &str, enclosed: (u8, u8)) {
     let Some((peer_daemon, a)) = establish(kind, setup, |_| ()) else { return };
     a.wait_for_route(&kind.v4(), &kind.at());
@@ -347,7 +347,7 @@ fn notification_received_from_frr_keeps_routes() {
     let Some((peer_daemon, a)) = notification_received(Kind::Frr, setup, "clear bgp 192.0.2.1") else {
         return;
     };
-    // Until they come again.
+    // Until they are announced again.
     peer_daemon.wait_established(&a);
     wait("nothing stale", || match a.peer("daemon") {
         Some(p) if p.families.iter().all(|f| f.stale == 0 && f.received > 0) => Ok(()),
@@ -361,7 +361,7 @@ fn notification_received_from_frr_keeps_routes() {
 fn notification_received_from_gobgp_keeps_routes() {
     let neighbour =
         "[neighbors.graceful-restart.config]\nenabled = true\nnotification-enabled = true\nrestart-time = 20";
-    // It does not come back for ten seconds.
+    // It does not reconnect for ten seconds.
     drop(notification_received(Kind::Gobgp, SessionSetup { neighbour, ..GOBGP }, "neighbor 192.0.2.1 reset"));
 }
 
@@ -370,7 +370,7 @@ fn hard_reset_received_from_frr() {
     hard_reset_received(Kind::Frr, FRR, "clear bgp 192.0.2.1", (6, 4));
 }
 
-/// GoBGP 3.10 ends the session for good without saying Hard Reset, so that its routes stay for the restart time.
+/// GoBGP 3.10 ends the session for good without a Hard Reset, so its routes stay for the restart time.
 #[test]
 fn hard_reset_is_not_sent_by_gobgp() {
     let Some((peer_daemon, a)) = establish(Kind::Gobgp, GOBGP, |_| ()) else { return };

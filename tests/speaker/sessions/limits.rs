@@ -6,7 +6,7 @@ use tortie_engine::routing::MaxPrefixes;
 use crate::rig::node::{Node, intent, wait};
 use crate::rig::{Kind, PeerDaemon, SessionSetup, V4, our_intent};
 
-/// The session ended with Cease 1, sent or received.
+/// Waits until the session has ended with Cease subcode 1, sent or received.
 fn ends(a: &Node, peer_daemon: &PeerDaemon) {
     wait("Cease 1", || match a.peer("daemon").and_then(|p| p.last_down) {
         Some((down, _)) if down.notification == Some((6, 1)) => Ok(()),
@@ -14,7 +14,7 @@ fn ends(a: &Node, peer_daemon: &PeerDaemon) {
     });
 }
 
-/// It sends more than we take.
+/// The daemon exceeds our limit.
 fn it_exceeds_our_limit(kind: Kind) {
     let Some(peer_daemon) = PeerDaemon::start(kind, SessionSetup::IPV4) else { return };
     let mut us = our_intent(kind, SessionSetup::IPV4);
@@ -31,7 +31,7 @@ fn it_exceeds_our_limit(kind: Kind) {
     }
 }
 
-/// We send more than it takes, hear why it ends the session, and do not dial for a while.
+/// We exceed the daemon's limit, record the reason for the reset, and do not dial for a while.
 fn we_exceed_its_limit(kind: Kind) {
     let setup = SessionSetup { one_prefix: true, ..SessionSetup::IPV4 };
     let Some(peer_daemon) = PeerDaemon::start(kind, setup) else { return };
@@ -42,12 +42,12 @@ fn we_exceed_its_limit(kind: Kind) {
     ends(&a, &peer_daemon);
     wait("the wait", || match a.peer("daemon") {
         Some(p) if p.next_attempt.is_some_and(|t| t.as_secs() > 30) => Ok(()),
-        // It may dial itself, be let in, and end it again.
+        // The daemon may dial, be accepted, and end the session again.
         p => Err(format!("{p:#?}\n{}", peer_daemon.log())),
     });
 }
 
-/// Two routes of ours, where one is let out: the session ends before it learns of them.
+/// Two routes with a limit of one sent prefix: the session ends before the daemon receives them.
 fn ours_out(kind: Kind) {
     let Some(peer_daemon) = PeerDaemon::start(kind, SessionSetup::IPV4) else { return };
     let mut us = our_intent(kind, SessionSetup::IPV4);
@@ -64,11 +64,11 @@ fn ours_out(kind: Kind) {
     }
 }
 
-/// It has two routes, and lets out one: it ends the session with this subcode of Cease.
+/// The daemon has two routes and a limit of one sent prefix: it ends the session with this Cease subcode.
 fn theirs_out(kind: Kind, setup: SessionSetup, subcode: u8) {
     let Some(peer_daemon) = PeerDaemon::start(kind, setup) else { return };
     let a = Node::start(our_intent(kind, setup));
-    // It does not let us in again, which is what is kept of the peer.
+    // It does not accept us again, and that is the last state recorded for the peer.
     wait("the end", || {
         let mut downs = a.facts().into_iter().filter_map(|fact| match fact {
             SpeakerFact::Peer { down, .. } => down?.notification,
@@ -116,7 +116,7 @@ fn prefix_limit_out_of_bird_is_honoured() {
     );
 }
 
-/// It sends so many and keeps the others back, without a word.
+/// It sends routes up to the limit and withholds the others, without a NOTIFICATION.
 #[test]
 fn prefix_limit_out_of_frr_keeps_the_others_back() {
     let setup = SessionSetup { family: "neighbor 192.0.2.1 maximum-prefix-out 1", ..SessionSetup::IPV4 };
@@ -128,7 +128,7 @@ fn prefix_limit_out_of_frr_keeps_the_others_back() {
     });
 }
 
-/// With a subcode of its own, which is that of RFC 9384 by now.
+/// With its own subcode, which RFC 9384 has since assigned.
 #[test]
 fn prefix_limit_out_of_openbgpd_is_honoured() {
     theirs_out(Kind::Openbgpd, SessionSetup { neighbour: "max-prefix 1 out\n", ..SessionSetup::IPV4 }, 10);

@@ -1,4 +1,4 @@
-//! How sessions come up, how they are protected, and how they end.
+//! Session setup, protection and end.
 
 mod drain;
 mod graceful;

@@ -15,13 +15,13 @@ use crate::sessions::ranges::refused;
 const A: &str = "192.0.2.1:1790";
 const B: &str = "192.0.2.2:1790";
 
-/// Both ends of an iBGP session.
+/// Starts both ends of an iBGP session.
 fn pair() -> (Node, Node) {
     let (a, b) = ends();
     (Node::start(a), Node::start(b))
 }
 
-/// What they want.
+/// Returns the intents of both ends.
 fn ends() -> (RoutingIntent, RoutingIntent) {
     let mut a = intent(A, 64512, &["10.1.0.0/26", "fd00:1::/122"]);
     let mut b = intent(B, 64512, &["10.2.0.0/26", "fd00:2::/122"]);
@@ -34,7 +34,7 @@ fn ends() -> (RoutingIntent, RoutingIntent) {
     (a, b)
 }
 
-/// Gives a password file this content, at once and as a whole.
+/// Writes a password file atomically.
 fn secret(file: &Path, text: &str) {
     let new = file.with_extension("new");
     std::fs::write(&new, text).unwrap();
@@ -54,7 +54,7 @@ fn both_dial_at_once_and_one_session_carries_both_families() {
     a.wait_for_route("10.2.0.0/26", "192.0.2.2");
     b.wait_for_route("fd00:1::/122", "2001:db8::1");
     a.wait_for_route("fd00:2::/122", "2001:db8::2");
-    // The collision is over: one TCP connection, and it stays.
+    // The collision is resolved: one TCP connection, and it stays.
     wait("one connection", || match a.ask(|v| v.connections()) {
         1 => Ok(()),
         n => Err(format!("{n} connections")),
@@ -103,7 +103,7 @@ fn a_listener_receives_nothing_from_before() {
         (b.intent.originated, b.intent.view) = (more.originated, more.view);
         b.apply();
     };
-    // One who listened and went: the first change finds the receiver gone.
+    // A listener that ended: the first change finds the receiver closed.
     a.opens("b");
     for block in ["10.2.0.64/26", "10.2.0.128/26"] {
         announce(block);
@@ -284,7 +284,7 @@ fn equal_md5_passwords_join_and_different_ones_do_not() {
         (a, b) => Err(format!("{a:#?} {b:#?}")),
     });
     b.wait_for_route("10.1.0.0/26", "192.0.2.1");
-    // A key that both change within the hold time costs no session.
+    // A key that both ends change within the hold time causes no session reset.
     let flaps = a.peer("b").unwrap().flaps;
     password(&mut a, "second");
     password(&mut b, "second");
@@ -293,7 +293,7 @@ fn equal_md5_passwords_join_and_different_ones_do_not() {
     a.apply();
     b.wait_for_route("10.1.0.128/26", "192.0.2.1");
     assert_eq!(a.peer("b").unwrap().flaps, flaps);
-    // One without, one with: nothing gets through.
+    // One end without a key, one with: no segment is accepted.
     password(&mut a, "");
     wait("down", || match a.state("b") {
         Some(State::Established) => Err("still up".into()),
@@ -307,7 +307,7 @@ fn equal_md5_passwords_join_and_different_ones_do_not() {
     b.wait_established("a");
 }
 
-/// As when a host of the mesh becomes a configured peer: one change takes the one away and brings the other.
+/// As when a mesh host becomes a configured peer: one change removes one and adds the other.
 #[test]
 fn a_peer_under_another_name_and_with_a_key_takes_the_place_of_the_first() {
     if !net::enter(&[]) {
@@ -365,7 +365,7 @@ fn a_peer_with_an_unusable_password_stays_out_and_says_why() {
     assert!(!a.facts().iter().any(|f| format!("{f:?}").contains("from a file")));
 }
 
-/// Nothing but the file says so: one end has news to tell and the other has none.
+/// Only the file changes: one end has changes to announce, the other none.
 #[test]
 fn another_key_in_the_files_is_taken_by_both_ends() {
     if !net::enter(&[]) {
@@ -388,7 +388,7 @@ fn another_key_in_the_files_is_taken_by_both_ends() {
     let more = intent(A, 64512, &["10.1.0.0/26", "10.1.0.64/26"]);
     (a.intent.originated, a.intent.view) = (more.originated, more.view);
     a.apply();
-    // TCP sends it again and again meanwhile, at last half a minute after the time before.
+    // TCP retransmits meanwhile, in the end with intervals of half a minute.
     wait_for(SOON * 6, "the new route", || match b.route("10.1.0.64/26") {
         Some(_) => Ok(()),
         None => Err(format!("{:?}", b.facts().last())),
@@ -415,7 +415,7 @@ fn a_peer_whose_file_was_repaired_has_all_that_belongs_to_it() {
         true => Ok(()),
         false => Err(format!("{:#?}", a.facts())),
     });
-    // Its link is watched, too.
+    // Its link is tracked too.
     a.fact("the watch", |f| *f == SpeakerFact::TrackNextHop("192.0.2.2".parse().unwrap()));
 }
 
@@ -452,7 +452,7 @@ fn a_graceful_stop_keeps_our_routes_and_another_takes_them_back() {
     );
 }
 
-/// A peer that says that it lives and reads nothing, over a real socket (RFC 9687).
+/// A peer that sends KEEPALIVEs and reads nothing, over a real socket (RFC 9687).
 #[test]
 fn a_peer_that_never_reads_is_dropped_when_the_send_hold_time_is_over() {
     use std::io::Write;
@@ -486,7 +486,7 @@ fn a_peer_that_never_reads_is_dropped_when_the_send_hold_time_is_over() {
     (&socket).write_all(&bytes).unwrap();
     let mut keepalive = Vec::new();
     tortie_bgp::wire::write_keepalive(&mut keepalive);
-    // The peer's own keepalives go on, so the hold timer has nothing to say.
+    // The peer's KEEPALIVEs continue, so the hold timer does not expire.
     wait("the end", || {
         let _ = (&socket).write_all(&keepalive);
         std::thread::sleep(Duration::from_millis(300));

@@ -10,7 +10,7 @@ use crate::rig::net;
 use crate::rig::node::{Node, SOON, cidr, intent, peer, wait, wait_for};
 use crate::rig::{Kind, PASSWORD, PeerDaemon, SessionSetup, V4, V6, our_intent};
 
-/// Segments that the kernel dropped because of their MD5 signature: a wrong one or none, and one that nobody asked for.
+/// Returns the number of segments dropped because of their MD5 signature: wrong or missing, and unexpected.
 pub(crate) fn refused() -> (u64, u64) {
     let text = std::fs::read_to_string("/proc/thread-self/net/netstat").unwrap();
     let mut lines = text.lines().filter(|l| l.starts_with("TcpExt:"));
@@ -25,7 +25,7 @@ pub(crate) fn refused() -> (u64, u64) {
     (of("TCPMD5Failure") + of("TCPMD5NotFound"), of("TCPMD5Unexpected"))
 }
 
-/// The node of the rig, which knows only a range.
+/// Returns the intent of the node, with a range instead of the peer.
 fn ours(kind: Kind, setup: SessionSetup, range: &str, password: Option<&str>) -> RoutingIntent {
     let mut intent = our_intent(kind, setup);
     let mut peer = intent.peers.remove("daemon").unwrap();
@@ -49,9 +49,9 @@ fn up(a: &Node, peer_daemon: &PeerDaemon, setup: SessionSetup) {
     });
 }
 
-/// It dials into a range with MD5: not with the wrong key, and with the right one once that is there. When the range is
-/// gone, so is the session; from outside of a range it does not come in. The first and the last only with those that try
-/// again soon.
+/// The daemon dials into a range with MD5: refused with the wrong key, accepted once the right one is set.
+/// The session ends when the range is removed, and connections from outside a range are refused. The first
+/// and the last are tested only with daemons that retry soon.
 fn they_dial(kind: Kind, over_ipv6: bool) {
     let setup = SessionSetup { md5: true, over_ipv6, ..SessionSetup::default() };
     let range = if over_ipv6 { "2001:db8::/123" } else { "192.0.2.8/29" };
@@ -107,7 +107,7 @@ fn they_dial(kind: Kind, over_ipv6: bool) {
     assert_eq!(a.ask(|v| v.dynamic()), []);
 }
 
-/// A range that is full lets it in when there is room again.
+/// A full range accepts the daemon when there is room again.
 #[test]
 fn range_that_is_full_waits_for_room_bird() {
     let setup = SessionSetup::default();
@@ -119,7 +119,7 @@ fn range_that_is_full_waits_for_room_bird() {
     let mut a = Node::start(ours(Kind::Bird, setup, "192.0.2.14/32", None));
     let mut first = Node::start(taken);
     first.wait_established("us");
-    // It is inside of the wider range, too, and stays; BIRD comes too late.
+    // The other peer is inside the wider range too, and stays; BIRD comes too late.
     a.intent.ranges.get_mut("lan").unwrap().prefix = cidr("192.0.2.8/29");
     a.apply();
     wait("BIRD to be told", || match peer_daemon.ask("show protocols all tortie0") {
@@ -134,7 +134,7 @@ fn range_that_is_full_waits_for_room_bird() {
     a.wait_for_route(&Kind::Bird.v4(), "192.0.2.9");
 }
 
-/// We dial, and are for it somebody from a range.
+/// We dial, and are a dynamic neighbour of the daemon.
 fn we_dial(kind: Kind, md5: bool) {
     let setup = SessionSetup { md5, range: true, ..SessionSetup::default() };
     let Some(peer_daemon) = PeerDaemon::start(kind, setup) else { return };
@@ -147,7 +147,7 @@ fn we_dial(kind: Kind, md5: bool) {
     peer_daemon.wait_for_route(V4, &["192.0.2.1"]);
 }
 
-/// A peer that should have a key does not come in as somebody of a range that needs none, and neither does who is of a
+/// A peer that requires a key is not accepted by a wider range without one, and neither is an address of a
 /// narrower range.
 #[test]
 fn who_lacks_the_key_of_a_peer_or_range_is_not_taken_by_a_wider_range() {
@@ -186,7 +186,7 @@ fn who_lacks_the_key_of_a_peer_or_range_is_not_taken_by_a_wider_range() {
     assert_eq!(names, ["Dynamic_192.0.2.15"]);
 }
 
-/// Both ends change the key of the range within the hold time: the session goes on.
+/// Both ends change the key of the range within the hold time: the session stays up.
 #[test]
 fn another_key_of_a_range_costs_no_session() {
     if !net::enter(&[]) {
@@ -213,7 +213,7 @@ fn another_key_of_a_range_costs_no_session() {
     a.apply();
     b.wait_for_route("10.1.0.64/26", "192.0.2.1");
     assert_eq!(b.peer("us").unwrap().flaps, 0);
-    // The end of the key ends the session, with a word that is still signed.
+    // Removal of the key ends the session, with a NOTIFICATION that is still signed.
     a.intent.ranges.get_mut("lan").unwrap().peer.password = None;
     a.apply();
     b.fact(
@@ -222,7 +222,7 @@ fn another_key_of_a_range_costs_no_session() {
     );
 }
 
-/// A key that this kernel cannot use is told in words, and no segment leaves without it (RFC 5925).
+/// A key that this kernel cannot use is reported, and no segment is sent without it (RFC 5925).
 #[test]
 fn tcp_ao_on_a_kernel_without_it_is_reported_and_nothing_is_sent() {
     if !net::enter(&[]) {
@@ -258,7 +258,7 @@ fn tcp_ao_on_a_kernel_without_it_is_reported_and_nothing_is_sent() {
     listener.set_nonblocking(true).unwrap();
     std::thread::sleep(Duration::from_millis(200));
     assert!(listener.accept().is_err(), "a connection without TCP-AO");
-    // Nor is one taken from there.
+    // Connections from there are not accepted either.
     a.fact("the listener", |f| matches!(f, SpeakerFact::Problems { texts, .. } if texts.iter().any(|t| t.contains("TCP-AO key of 192.0.2.2"))));
     let local = socket2::SockAddr::from("192.0.2.2:0".parse::<std::net::SocketAddr>().unwrap());
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();

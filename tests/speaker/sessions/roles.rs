@@ -1,4 +1,5 @@
-//! Roles (RFC 9234) on sessions with BIRD, FRR and OpenBGPD: who may be sent what, what is marked, and what is refused.
+//! Roles (RFC 9234) on sessions with BIRD, FRR and OpenBGPD: permitted routes, added attributes, and rejected
+//! routes.
 
 use tortie_bgp::{State, Unusable};
 use tortie_engine::routing::{PeerIntent, Role};
@@ -6,7 +7,7 @@ use tortie_engine::routing::{PeerIntent, Role};
 use crate::rig::node::{Node, wait};
 use crate::rig::{Kind, PeerDaemon, SessionSetup, V4, our_intent};
 
-/// A node with the daemon as its eBGP peer.
+/// Starts a node with the daemon as its eBGP peer.
 fn node(kind: Kind, edit: impl FnOnce(&mut PeerIntent)) -> Node {
     let mut us = our_intent(kind, SessionSetup::IPV4);
     edit(us.peers.get_mut("daemon").unwrap());
@@ -21,26 +22,26 @@ fn has_role(ours: Role) -> impl FnOnce(&mut PeerIntent) {
     move |p| p.role = Some(ours)
 }
 
-/// ONLY_TO_CUSTOMER of a route of the peer, and why it is not used.
+/// Returns ONLY_TO_CUSTOMER of a route of the peer, and the reason why it is unusable.
 fn received(a: &Node, prefix: &str) -> Option<(Option<u32>, Option<Unusable>)> {
     let path = a.received("daemon", prefix)?;
     Some((path.attributes.otc(), path.unusable))
 }
 
-/// The same of its first route, once it is judged.
+/// The same for its first route, after import.
 fn receives(a: &Node, peer_daemon: &PeerDaemon) -> (Option<u32>, Option<Unusable>) {
     let mut got = None;
     let prefix = peer_daemon.kind.v4();
     wait(&format!("a route {prefix}"), || {
         got = received(a, &prefix);
-        // Where its next hop is may not be known yet.
+        // Its next hop may not be resolved yet.
         let settled = got.is_some_and(|(_, unusable)| unusable != Some(Unusable::NextHop));
         if settled { Ok(()) } else { Err(format!("{:#?}\n{}", a.facts().last(), peer_daemon.log())) }
     });
     got.unwrap()
 }
 
-/// The session ended with this NOTIFICATION, sent or received.
+/// Checks that the session ended with this NOTIFICATION, sent or received.
 fn ends_with(a: &Node, code: (u8, u8), peer_daemon: &PeerDaemon) {
     wait(&format!("the end with {code:?}"), || match a.peer("daemon").and_then(|p| p.last_down) {
         Some((down, _)) if down.notification == Some(code) => Ok(()),
@@ -48,8 +49,8 @@ fn ends_with(a: &Node, code: (u8, u8), peer_daemon: &PeerDaemon) {
     });
 }
 
-/// What we send to a customer has our mark. A customer adds a mark that is missing, so the one that is seen is ours for
-/// sure only where it has no role.
+/// Routes to a customer have our ONLY_TO_CUSTOMER. A customer adds a missing attribute, so only without a
+/// role is the observed one certainly ours.
 fn marks(kind: Kind, customer: &'static str, command: &str, mark: &str) {
     for neighbour in ["", customer] {
         let Some(peer_daemon) = start(kind, neighbour) else { return };
@@ -98,7 +99,7 @@ fn role_strict_refuses_bird_without_one_and_bird_refuses_us() {
     ends_with(&a, (2, 11), &strict);
 }
 
-/// BIRD without a role leaks what it should not.
+/// BIRD without a role leaks a route.
 #[test]
 fn role_leak_from_bird_is_not_used() {
     let leak = "export filter { if source != RTS_STATIC then reject; bgp_otc = 65001; accept; };";
@@ -118,7 +119,7 @@ fn role_both_ways_with_frr() {
     let mut a = node(Kind::Frr, has_role(Role::Customer));
     let (otc, unusable) = receives(&a, &frr);
     assert_eq!((otc, unusable), (Some(65011), None));
-    // A role that does not fit.
+    // A role that does not match.
     a.intent.peers.get_mut("daemon").unwrap().role = Some(Role::Peer);
     a.apply();
     ends_with(&a, (2, 11), &frr);

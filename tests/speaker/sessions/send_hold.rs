@@ -1,5 +1,5 @@
-//! A session whose other end says nothing (RFC 4271 6.5) or takes nothing any more (RFC 9687): ours with daemons that were
-//! stopped, theirs with us.
+//! Sessions with a silent peer (RFC 4271 6.5) or one that does not read (RFC 9687): our timers with stopped
+//! daemons, and theirs with us.
 
 use std::io::{Read, Write};
 use std::net::SocketAddr;
@@ -15,10 +15,10 @@ use crate::rig::net;
 use crate::rig::node::{Node, SOON, intent, wait};
 use crate::rig::{Kind, PeerDaemon, SessionSetup, our_intent};
 
-/// Routes enough to fill the buffers that [`small_buffers`] leaves, and those that daemons ask for.
+/// Enough routes to fill the buffers of [`small_buffers`], and those that daemons request.
 const MANY: u32 = 60_000;
 
-/// Of both ends of every connection in the namespace of the thread.
+/// Reduces the buffers of both ends of every connection in the thread's namespace.
 fn small_buffers() {
     for name in ["tcp_rmem", "tcp_wmem"] {
         std::fs::write(format!("/proc/sys/net/ipv4/{name}"), "4096 16384 16384")
@@ -32,7 +32,7 @@ fn blocks() -> Vec<String> {
 
 const KINDS: [Kind; 5] = [Kind::Bird, Kind::Gobgp, Kind::Frr, Kind::Openbgpd, Kind::Exabgp];
 
-/// All daemons at once, each with a session of this hold time, and all stopped now.
+/// Starts all daemons with sessions of this hold time, then stops all of them.
 fn stopped(hold: Duration) -> Option<(Node, Vec<PeerDaemon>)> {
     if !PeerDaemon::enter_for(&KINDS) {
         return None;
@@ -42,7 +42,8 @@ fn stopped(hold: Duration) -> Option<(Node, Vec<PeerDaemon>)> {
     ours.peers = Default::default();
     let mut all = Vec::new();
     for kind in KINDS {
-        // Without a hold time GoBGP 3.10 gives itself none for writing, and ends the session: it has nothing to write.
+        // Without a hold time GoBGP 3.10 has a write timeout of zero and ends the session, so it gets nothing
+        // to write.
         let reject = "[global.apply-policy.config]\ndefault-export-policy = \"reject-route\"\n";
         let more = if kind == Kind::Gobgp { reject } else { "" };
         let peer_daemon = PeerDaemon::start_here(kind, SessionSetup { more, ..SessionSetup::IPV4 })?;
@@ -65,7 +66,7 @@ fn stopped(hold: Duration) -> Option<(Node, Vec<PeerDaemon>)> {
     Some((a, all))
 }
 
-/// All sessions end like that.
+/// Checks that all sessions end with this NOTIFICATION.
 fn all_end(a: &Node, code: DownCode, notification: (u8, u8)) {
     for kind in KINDS {
         wait(&format!("the end with {kind:?}"), || match a.peer(&kind.at()).and_then(|p| p.last_down) {
@@ -75,8 +76,8 @@ fn all_end(a: &Node, code: DownCode, notification: (u8, u8)) {
     }
 }
 
-/// Without keepalives (a hold time of 0), and before they have taken all routes: what ends the sessions is our send hold
-/// timer.
+/// Without KEEPALIVEs (hold time 0), and before they have read all routes, our send hold timer ends the
+/// sessions.
 #[test]
 fn send_hold_timer_ends_sessions_with_stopped_daemons() {
     let Some((mut a, _all)) = stopped(Duration::ZERO) else { return };
@@ -93,7 +94,7 @@ fn hold_timer_ends_sessions_with_stopped_daemons() {
     all_end(&a, DownCode::HoldTimer, (4, 0));
 }
 
-/// The octets of a peer of ours in AS 64512 until its session is up.
+/// Returns the messages of a peer in AS 64512 until its session is up.
 fn greeting(hold: u16) -> Vec<u8> {
     let capabilities = Capabilities {
         multiprotocol: true,
@@ -107,7 +108,7 @@ fn greeting(hold: u16) -> Vec<u8> {
     bytes
 }
 
-/// A connection with it from 192.0.2.1.
+/// Connects to the daemon from 192.0.2.1.
 fn connect(kind: Kind) -> Socket {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     socket.set_recv_buffer_size(4096).unwrap();
@@ -117,7 +118,7 @@ fn connect(kind: Kind) -> Socket {
     socket
 }
 
-/// A peer that greets all daemons and is silent then is told Hold Timer Expired by each.
+/// A peer that is silent after session setup receives Hold Timer Expired from each daemon.
 #[test]
 fn hold_timer_of_all_daemons_ends_sessions_with_a_silent_peer() {
     if !PeerDaemon::enter_for(&KINDS) {
@@ -141,13 +142,13 @@ fn hold_timer_of_all_daemons_ends_sessions_with_a_silent_peer() {
     for (peer_daemon, mut socket) in all.iter().zip(&sockets) {
         let mut said = Vec::new();
         let _ = socket.read_to_end(&mut said);
-        // NOTIFICATION, hold timer expired; some say more in its data.
+        // NOTIFICATION with hold timer expired; some have additional data.
         let last = said.windows(5).rfind(|w| w[0] == 0 && w[1] >= 21 && w[2..] == [3, 4, 0]);
         assert!(last.is_some(), "{:?}: {said:?}\n{}", peer_daemon.kind, peer_daemon.log());
     }
 }
 
-/// A clock that goes ahead when it is told to: for timers that no configuration makes short.
+/// A clock that can be advanced: for timers that no configuration shortens.
 struct Clock {
     dir: tempfile::TempDir,
     ahead: i64,
@@ -173,7 +174,7 @@ impl Clock {
             return result;
         }";
 
-    /// `None`: there is no compiler.
+    /// Compiles the library. `None` without a compiler.
     fn make() -> Option<Self> {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name).display().to_string();
@@ -191,20 +192,20 @@ impl Clock {
 
     fn advance(&mut self, seconds: i64) {
         self.ahead += seconds;
-        // It is mapped: it must not be made anew.
+        // The file is mapped and must not be replaced.
         let file = std::fs::OpenOptions::new().write(true).open(self.dir.path().join("seconds")).unwrap();
         file.write_all_at(&self.ahead.to_ne_bytes(), 0).unwrap();
     }
 }
 
-/// No timer of a session ends it before.
+/// No session timer expires earlier.
 const EARLY: Duration = Duration::from_millis(2500);
 
-/// How long it bears a peer that says that it lives and reads nothing.
+/// Returns the time until the daemon drops a peer that sends KEEPALIVEs and reads nothing.
 fn lasts(kind: Kind, hold: u16, clock: &mut Option<Clock>, peer_daemon: &PeerDaemon) -> Duration {
     let socket = connect(kind);
     (&socket).write_all(&greeting(hold)).unwrap();
-    // As much as an OPEN has.
+    // The length of an OPEN.
     let _ = (&socket).read_exact(&mut [0; 29]);
     let (start, mut keepalive) = (Instant::now(), Vec::new());
     write_keepalive(&mut keepalive);
@@ -213,7 +214,7 @@ fn lasts(kind: Kind, hold: u16, clock: &mut Option<Clock>, peer_daemon: &PeerDae
         if (&socket).write_all(&keepalive).is_err() {
             break;
         }
-        // The feed has said that it lives since the last time.
+        // The feed has sent a KEEPALIVE since the last time.
         if let (0, Some(clock)) = (round % 6, &mut *clock) {
             clock.advance(40);
         }
@@ -222,7 +223,7 @@ fn lasts(kind: Kind, hold: u16, clock: &mut Option<Clock>, peer_daemon: &PeerDae
     start.elapsed()
 }
 
-/// A peer of the daemon that says that it lives and reads nothing is dropped by it, with these words in its log.
+/// The daemon drops a peer that sends KEEPALIVEs and reads nothing, with this text in its log.
 fn drops_us(kind: Kind, setup: SessionSetup, hold: u16, says: &str, mut clock: Option<Clock>) {
     if !PeerDaemon::enter(kind) {
         return;
@@ -230,7 +231,7 @@ fn drops_us(kind: Kind, setup: SessionSetup, hold: u16, says: &str, mut clock: O
     small_buffers();
     let setup = SessionSetup { others: &[(3, 64603)], ..setup };
     let Some(peer_daemon) = PeerDaemon::start_here(kind, setup) else { return };
-    // Where the routes come from.
+    // Source of the routes.
     let blocks = blocks();
     let mut feed = intent("192.0.2.3:1790", 64603, &blocks.iter().map(String::as_str).collect::<Vec<_>>());
     let mut peer = our_intent(kind, SessionSetup::IPV4).peers.remove("daemon").unwrap();
@@ -239,7 +240,7 @@ fn drops_us(kind: Kind, setup: SessionSetup, hold: u16, says: &str, mut clock: O
     feed.peers.insert("daemon".into(), peer);
     let feed = Node::start(feed);
     peer_daemon.wait_established(&feed);
-    // FRR drops a connection that comes while it is about to be passive: that is none of this.
+    // FRR drops a connection during its change to passive mode, which is not the subject of this test.
     let lasted = (0..3).map(|_| lasts(kind, hold, &mut clock, &peer_daemon)).find(|time| *time > EARLY);
     wait(says, || if peer_daemon.log().contains(says) { Ok(()) } else { Err(peer_daemon.log()) });
     // Not because we were silent.
@@ -250,7 +251,7 @@ fn drops_us(kind: Kind, setup: SessionSetup, hold: u16, says: &str, mut clock: O
 
 #[test]
 fn send_hold_timer_of_frr_ends_our_session() {
-    // It takes twice the hold time for too long.
+    // Its limit is twice the hold time.
     let neighbour = "neighbor 192.0.2.1 passive\nneighbor 192.0.2.1 timers 1 3";
     drops_us(
         Kind::Frr,
@@ -261,13 +262,13 @@ fn send_hold_timer_of_frr_ends_our_session() {
     );
 }
 
-/// Not by a timer of its own: no single write may take longer than the hold time.
+/// Without a separate timer: no single write may take longer than the hold time.
 #[test]
 fn send_hold_timer_of_gobgp_ends_our_session() {
     drops_us(Kind::Gobgp, SessionSetup { passive: true, ..SessionSetup::IPV4 }, 3, "write-failed", None);
 }
 
-/// It waits for the hold time, and at least for 90 s.
+/// Its timer is the hold time, at least 90 s.
 #[test]
 fn send_hold_timer_of_openbgpd_ends_our_session() {
     let Some(clock) = Clock::make() else { return };

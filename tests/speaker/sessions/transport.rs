@@ -1,5 +1,5 @@
-//! The TCP connection below the session, with each daemon: who dials, MD5 and TTL security, over IPv4 and IPv6; and IPv6
-//! routes over either.
+//! TCP connection of a session with each daemon: direction of dialling, MD5 and GTSM, over IPv4 and IPv6; and
+//! IPv6 routes over either.
 
 use std::time::Duration;
 
@@ -11,13 +11,13 @@ use crate::rig::node::{Node, peer, wait};
 use crate::rig::{Kind, PASSWORD, PeerDaemon, SessionSetup, V4, V6, our_intent};
 use crate::sessions::ranges::refused;
 
-/// A node with the wrong password.
+/// Starts a node with the wrong password.
 fn mistaken(mut us: RoutingIntent) -> Node {
     us.peers.get_mut("daemon").unwrap().password = Some(Password::Text("wrong".into()));
     Node::start(us)
 }
 
-/// A segment of either end was refused for its signature, and there is no session; then the node gets the right password.
+/// Waits until a segment was dropped for its signature, with no session; then sets the right password.
 fn corrected(a: &mut Node, peer_daemon: &PeerDaemon) {
     wait("a segment with a wrong signature", || match refused() {
         (0, _) => Err(peer_daemon.log()),
@@ -28,7 +28,7 @@ fn corrected(a: &mut Node, peer_daemon: &PeerDaemon) {
     a.apply();
 }
 
-/// We dial, it waits: over IPv4 with MD5, and both families go both ways.
+/// We dial and the daemon is passive: over IPv4 with MD5, routes of both families in both directions.
 fn we_dial(kind: Kind) {
     let setup = SessionSetup { md5: true, passive: true, ..SessionSetup::default() };
     let Some(peer_daemon) = PeerDaemon::start(kind, setup) else { return };
@@ -42,8 +42,8 @@ fn we_dial(kind: Kind) {
     peer_daemon.wait_for_route(V6, &["2001:db8::1"]);
 }
 
-/// It dials, we wait: over IPv6 with MD5, and IPv6 routes go both ways. GoBGP, which takes its time, does so in
-/// `range_dialled_over_ipv6_by_gobgp`.
+/// The daemon dials and we are passive: over IPv6 with MD5, IPv6 routes in both directions. For GoBGP, which
+/// is slow, see `range_dialled_over_ipv6_by_gobgp`.
 fn they_dial(kind: Kind) {
     let setup = SessionSetup { md5: true, over_ipv6: true, ..SessionSetup::default() };
     if !PeerDaemon::enter(kind) {
@@ -62,7 +62,7 @@ fn they_dial(kind: Kind) {
     peer_daemon.wait_for_route(V6, &["2001:db8::1"]);
 }
 
-/// From afar it is refused; as the neighbour that it is it joins, and takes us for one.
+/// With a lower TTL the daemon is refused. With TTL 255 the session comes up, with GTSM at both ends.
 fn ttl_security(kind: Kind) {
     let far = SessionSetup::default();
     let near = SessionSetup { ttl_security: true, ..far };
@@ -71,11 +71,12 @@ fn ttl_security(kind: Kind) {
     }
     let mut us = our_intent(kind, near);
     us.peers.get_mut("daemon").unwrap().dial_after = None;
-    // Another peer without it: the listener itself must not be strict, or the kernel drops what nobody counts.
+    // Another peer without GTSM: the listener itself must not require it, or the kernel drops segments
+    // without counting them.
     us.peers.insert("other".into(), peer("192.0.2.7:1790", "192.0.2.1", 65007));
     let mut a = Node::start(us);
     a.fact("listening", |f| matches!(f, SpeakerFact::Listening(_)));
-    // OpenBGPD tries once and then not for two minutes.
+    // OpenBGPD dials once and then not for two minutes.
     let Some(peer_daemon) = PeerDaemon::start_here(kind, far) else { return };
     wait("a refusal", || match a.ask(|v| v.counters()) {
         c if c.refused_ttl > 0 => Ok(()),

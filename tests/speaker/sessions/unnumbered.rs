@@ -1,5 +1,5 @@
-//! Sessions between link-local addresses of a link (RFC 8950, RFC 4861) with BIRD and GoBGP, both families over one. Those
-//! with FRR, kernels and packets are in `tests/agent/interop`.
+//! Sessions between link-local addresses (RFC 8950, RFC 4861) with BIRD and GoBGP, both families over one
+//! session. Those with FRR, kernels and packets are in `tests/agent/interop`.
 
 use std::process::Command;
 use std::time::Duration;
@@ -12,11 +12,11 @@ use crate::rig::net::{self, Far, ip};
 use crate::rig::node::{Node, addr, intent, peer, wait};
 use crate::rig::{V4, V6};
 
-/// Our address on the link, and theirs.
+/// Our address on the link, and that of the daemon.
 const OURS: &str = "fe80::1";
 const THEIRS: &str = "fe80::9";
 
-/// A link whose ends have these link-local addresses and no others.
+/// Creates a link whose ends have only these link-local addresses.
 fn link(test: &str) -> Option<Far> {
     let far = Far::make(test)?;
     for (device, address) in [("near", OURS), ("far", THEIRS)] {
@@ -31,7 +31,8 @@ fn link(test: &str) -> Option<Far> {
     Some(far)
 }
 
-/// A node whose peer `daemon` is on the link; `received`: where, its router advertisements say.
+/// Starts a node whose peer `daemon` is on the link. `received`: its address is learned from router
+/// advertisements.
 fn node(asn: u32, we_dial: bool, received: bool) -> Node {
     let mut us = intent("198.51.100.1:1790", 64512, &[V4, V6]);
     let mut peer_daemon = peer(&format!("[{}]:1790", if received { "::" } else { THEIRS }), OURS, asn);
@@ -41,7 +42,7 @@ fn node(asn: u32, we_dial: bool, received: bool) -> Node {
     Node::start(us)
 }
 
-/// The session is up, by the end that was to dial, and has these routes over the link.
+/// Checks that the session is up, was opened by the expected end, and has these routes over the link.
 fn carries(a: &Node, we_dial: bool, routes: [&str; 2], log: &dyn Fn() -> String) {
     wait("the session", || match a.peer("daemon") {
         Some(p) if p.state == State::Established => Ok(()),
@@ -58,7 +59,7 @@ fn carries(a: &Node, we_dial: bool, routes: [&str; 2], log: &dyn Fn() -> String)
     }
 }
 
-/// BIRD sends router advertisements, and takes whoever comes from the link, or dials us.
+/// BIRD sends router advertisements, and accepts any peer on the link, or dials us.
 fn bird(test: &str, we_dial: bool) {
     let Some(far) = link(test) else { return };
     let neighbour = match we_dial {
@@ -80,7 +81,7 @@ fn bird(test: &str, we_dial: bool) {
     }
 }
 
-/// An interface that goes down loses its address, and gets it back as a tentative one: the peer stays, and its session.
+/// An interface that goes down loses its address, and gets it back as tentative: peer and session stay.
 #[test]
 fn unnumbered_link_that_flaps() {
     let Some(far) = link("un-fl") else { return };
@@ -93,7 +94,7 @@ fn unnumbered_link_that_flaps() {
     let mut a = node(65009, true, false);
     a.wait_established("daemon");
     bird.wait_for_output(&format!("show route for {V6} all"), &format!("via {OURS} on far"));
-    // The port that we dialled from.
+    // The local port of our dial.
     let connection = |a: &Node| a.peer("daemon").and_then(|p| p.session).map(|s| s.local);
     let before = connection(&a);
     ip(&["link", "set", "near", "down"]);
@@ -103,7 +104,7 @@ fn unnumbered_link_that_flaps() {
     ip(&["addr", "add", &format!("{OURS}/64"), "dev", "near"]);
     a.apply();
     a.ask(|_| ());
-    // What is announced from now on arrives in the session that there was.
+    // Later announcements arrive in the existing session.
     let more = intent("198.51.100.1:1790", 64512, &[V4, V6, "fd00:1:2::/64"]);
     (a.intent.originated, a.intent.view) = (more.originated, more.view);
     a.apply();
@@ -121,8 +122,8 @@ fn unnumbered_accepted_from_bird() {
     bird("un-ba", false);
 }
 
-/// GoBGP wants us among its kernel's neighbours when it starts (its manual: ping once), where our router advertisements put
-/// us. It sends none: where it is, we are told.
+/// GoBGP requires us in its kernel's neighbour table at start (its manual: ping once); our router
+/// advertisements put us there. It sends none, so its address is configured.
 fn gobgp(test: &str, we_dial: bool) {
     let [Some(program), Some(cli)] = ["gobgpd", "gobgp"].map(net::tool) else { return };
     let Some(far) = link(test) else { return };
