@@ -2,7 +2,7 @@
 //! break.
 //!
 //! ```text
-//!   host1 .. hostN --eth1--> switch (172.30.0.0/24; a BIRD at .254 when asked for)
+//!   host1 .. hostN --eth1--> switch (172.30.0.0/24; a BIRD router at .254 if [`Plan::router`])
 //!                  --eth2--> switch (10.99.0.0/24) <--eth1-- etcd1 .. etcdM
 //! ```
 

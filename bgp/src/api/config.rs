@@ -64,7 +64,7 @@ impl Default for Multipath {
     }
 }
 
-/// Policy for dialling. Incoming connections are accepted in all cases.
+/// Time of the first dial to a peer. Incoming connections are accepted in all cases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Dial {
     /// Dial at once.
@@ -104,7 +104,7 @@ pub struct PeerConfig {
     pub local_asn: Option<u32>,
     /// Families to offer. A session carries those that both ends offer.
     pub families: Vec<Family>,
-    /// Policy for dialling.
+    /// Time of the first dial.
     pub dial: Dial,
     /// Administrative shutdown (`Some`): the peer is not dialled, sessions end and connections are refused
     /// with Cease subcode 2 (RFC 4486) and this shutdown communication (RFC 9003: at most 255 octets; if

@@ -228,14 +228,14 @@ pub enum Event {
         range: RangeId,
         /// Name: that of the range's template with the address appended.
         name: Arc<str>,
-        /// Its address; the port is that of [`RangeConfig::peer`].
+        /// Address of the peer, with the port of [`RangeConfig::peer`].
         remote: SocketAddr,
     },
     /// A dynamic peer was removed. No further event refers to it.
     DynamicPeerGone(PeerId),
     /// A peer changed its FSM state.
     State {
-        /// The peer.
+        /// Peer with the changed state.
         peer: PeerId,
         /// The previous state.
         from: State,
@@ -267,7 +267,7 @@ pub enum Event {
     /// The number of routes of a peer reached the warning threshold ([`PrefixLimit::warn`]). Reported again
     /// only after it was below the threshold in between.
     PrefixWarning {
-        /// The peer.
+        /// Peer that is near its limit.
         peer: PeerId,
         /// The family of the limit.
         family: Family,
@@ -383,7 +383,7 @@ impl DownCode {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BestChange {
-    /// The prefix.
+    /// Destination prefix.
     pub prefix: Cidr,
     /// The learned best path. `None` if no path is usable or the best path is a local route.
     pub best: Option<Best>,

@@ -440,7 +440,8 @@ pub struct Totals {
     pub update_groups: u64,
     /// Estimated memory of tables, attributes and update groups, in octets.
     pub memory: u64,
-    /// The same by purpose: `loc` (received and accepted paths share it), `adj_out`, `attributes`.
+    /// Estimated memory in octets by purpose: `loc` (received and accepted paths share it), `adj_out`,
+    /// `attributes`.
     pub memory_of: [(&'static str, u64); 3],
     /// Number of best paths that export withholds now, by export gate, summed over update groups.
     pub withheld: Vec<(&'static str, u64)>,

@@ -108,7 +108,7 @@ pub struct Partial(u8);
 impl Partial {
     /// No attribute.
     pub const NONE: Self = Self(0);
-    /// AGGREGATOR.
+    /// AGGREGATOR (RFC 4271 5.1.7).
     pub const AGGREGATOR: Self = Self(1);
     /// COMMUNITIES (RFC 1997).
     pub const COMMUNITIES: Self = Self(1 << 1);

@@ -50,7 +50,7 @@ pub struct TapItem {
     pub peer: PeerId,
     /// Time of the event.
     pub at: Instant,
-    /// The event.
+    /// Message, state change or reimport.
     pub event: TapEvent,
 }
 

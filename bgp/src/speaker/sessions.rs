@@ -26,7 +26,8 @@ use crate::wire::{ErrorCode, MessageKind, Notification, Open, write_keepalive};
 
 /// Hold time until the OPEN of the peer arrives (RFC 4271 8.2.2 suggests 4 minutes).
 const OPEN_HOLD: Duration = Duration::from_secs(240);
-/// The same for dynamic peers: a silent one occupies a place of the range.
+/// Hold time until the OPEN of a dynamic peer arrives: shorter, because a silent one occupies a place of the
+/// range.
 const OPEN_HOLD_RANGE: Duration = Duration::from_secs(30);
 /// A session younger than this is not replaced by a new connection of its peer, even with graceful restart:
 /// both ends may have dialled at the same time.
@@ -35,7 +36,7 @@ const YOUNG: Duration = Duration::from_secs(10);
 const COLLISION_WAIT: Duration = Duration::from_secs(1);
 /// Minimum and maximum time between dials.
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(16));
-/// The same after an error that an operator has to correct.
+/// Minimum and maximum time between dials after an error that an operator has to correct.
 const RETRY_ERROR: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(60));
 
 /// Connection attempts: ConnectRetryTimer, outgoing and incoming connections.

@@ -80,7 +80,7 @@ pub struct GracefulRestart {
 /// One family of the long-lived graceful restart capability (RFC 9494 3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LongLived {
-    /// The family.
+    /// Address family.
     pub family: Family,
     /// F bit: forwarding state was preserved.
     pub forwarding: bool,

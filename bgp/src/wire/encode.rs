@@ -37,7 +37,7 @@ pub enum DoesNotFit {
     /// The session cannot carry this next hop for the family.
     #[error("next hop {next_hop} cannot be sent for {} routes on this session", family.as_str())]
     NextHop {
-        /// The family of the route.
+        /// Address family of the route.
         family: Family,
         /// Next hop of the route.
         next_hop: IpAddr,

@@ -33,7 +33,7 @@ pub struct Update<'a> {
 /// Announced prefixes of one family, with their attributes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reach<'a> {
-    /// The prefixes.
+    /// Announced prefixes, not empty.
     pub nlri: Nlri<'a>,
     /// The attributes, with the next hop of the field or attribute that has the prefixes.
     pub attributes: Attributes,
