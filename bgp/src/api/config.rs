@@ -64,15 +64,15 @@ impl Default for Multipath {
     }
 }
 
-/// Time of the first dial to a peer. Incoming connections are accepted in all cases.
+/// Delay before a peer without a connection is dialled. Incoming connections are accepted in all cases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Dial {
-    /// Dial at once.
+    /// No delay.
     #[default]
     Now,
-    /// Dial after this delay, unless a session has come up before.
+    /// This delay. The peer is not dialled if a session comes up before.
     After(Duration),
-    /// Never dial (passive).
+    /// The peer is never dialled.
     Passive,
 }
 
@@ -104,7 +104,7 @@ pub struct PeerConfig {
     pub local_asn: Option<u32>,
     /// Families to offer. A session carries those that both ends offer.
     pub families: Vec<Family>,
-    /// Time of the first dial.
+    /// Delay before the peer is dialled.
     pub dial: Dial,
     /// Administrative shutdown (`Some`): the peer is not dialled, sessions end and connections are refused
     /// with Cease subcode 2 (RFC 4486) and this shutdown communication (RFC 9003: at most 255 octets; if
