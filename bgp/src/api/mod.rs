@@ -193,8 +193,8 @@ pub enum Input<'a> {
         /// Description for reports.
         text: String,
     },
-    /// The link to this peer is up again after [`Input::LinkDown`]. Failures during the outage do not count: a
-    /// scheduled dial of a peer with [`Dial::Now`] takes place at once.
+    /// The link to this peer is up again after [`Input::LinkDown`]. Failures during the outage do not count:
+    /// a scheduled dial of a peer with [`Dial::Now`] takes place at once.
     LinkUp(PeerId),
     /// Evidence that a peer without a session has stopped forwarding. Its stale routes are removed: RFC 4724
     /// 4.2 keeps them only for a peer that preserves forwarding.
