@@ -5,7 +5,7 @@ const GONE: u32 = u32::MAX - 1;
 const ID_BITS: u32 = 26;
 const ID_MASK: u32 = (1 << ID_BITS) - 1;
 
-/// Number of indexable slots: 26 bits less the two markers.
+/// Maximum number of an indexed slot: 26 bits less the two markers.
 pub(crate) const MAX_ID: u32 = ID_MASK - 2;
 
 /// Open addressing over numbers below 2^26. The six bits above the number are a tag from the hash, so most
