@@ -55,8 +55,8 @@ pub(crate) struct Group {
 pub(super) struct Build {
     pub(super) next: u32,
     pub(super) end: u32,
-    /// Evaluate slots of built pages again if they changed since this log position, because the group could
-    /// not follow the log.
+    /// Log position from which the group lost changes. Slots of built pages that changed since then are
+    /// evaluated again.
     pub(super) since: Option<u64>,
     /// Evaluate routes of this source again in built pages from this page on, because they were left out
     /// before.

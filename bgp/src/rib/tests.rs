@@ -266,9 +266,9 @@ impl World {
 #[derive(Debug)]
 struct Observed {
     best: Option<(u32, u32)>,
-    /// With path identifiers, where the session has them.
+    /// Source, path identifier (if the session has them) and attribute set of each path.
     all: Vec<(u32, u32, u32)>,
-    /// Without path identifiers, which users of the paths do not receive.
+    /// Source and attribute set of each multipath path. The report of a change has no path identifiers.
     used: Vec<(u32, u32)>,
     head: u64,
 }

@@ -93,9 +93,9 @@ fn group_key(peer: &Peer, connections: &Connections, family: Family) -> Option<(
     Some((key, Representative { id: peer.id, name: peer.config.name.clone() }))
 }
 
-/// Returns the keys of the update groups for an established peer, one per path of a prefix that it is sent,
-/// at least `at_least`. Groups beyond the configured number withdraw the routes that were sent before the
-/// number was lowered.
+/// Returns the keys of the update groups of an established peer: one for each of the paths per prefix that
+/// it is sent, and at least `at_least` keys. Groups beyond the configured number of paths withdraw the routes
+/// that were sent before the number was lowered.
 fn group_keys(
     peer: &Peer,
     connections: &Connections,
