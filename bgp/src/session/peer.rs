@@ -186,8 +186,8 @@ impl Peer {
                 self.capability_fallback = CapabilityFallback::default();
             }
         }
-        // A short session counts as a failure, because no well-behaved peer needs to end one at once; so does our
-        // NOTIFICATION for an invalid message, because the peer may send that message again.
+        // A short session counts as a failure, because no well-behaved peer needs to end one at once. Our
+        // NOTIFICATION for an invalid message counts too, because the peer may send that message again.
         let invalid = session.is_some() && down.code == DownCode::NotificationSent;
         if conn.direction == Direction::Incoming
             && self.range.is_none()
