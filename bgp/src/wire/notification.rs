@@ -25,83 +25,83 @@ macro_rules! codes {
 }
 
 codes! {
-    /// Message Header Error, subcode 1 (RFC 4271 6.1).
+    /// RFC 4271 6.1.
     NOT_SYNCHRONIZED = 1 / 1, "connection not synchronized";
-    /// Message Header Error, subcode 2 (RFC 4271 6.1).
+    /// RFC 4271 6.1.
     BAD_LENGTH = 1 / 2, "bad message length";
-    /// Message Header Error, subcode 3 (RFC 4271 6.1).
+    /// RFC 4271 6.1.
     BAD_TYPE = 1 / 3, "bad message type";
-    /// OPEN Message Error, subcode 0 (RFC 4271 6.2).
+    /// RFC 4271 6.2.
     OPEN_UNSPECIFIC = 2 / 0, "malformed OPEN";
-    /// OPEN Message Error, subcode 1 (RFC 4271 6.2).
+    /// RFC 4271 6.2.
     UNSUPPORTED_VERSION = 2 / 1, "unsupported version number";
-    /// OPEN Message Error, subcode 2 (RFC 4271 6.2, RFC 7607).
+    /// RFC 4271 6.2, RFC 7607.
     BAD_PEER_AS = 2 / 2, "bad peer AS";
-    /// OPEN Message Error, subcode 3 (RFC 4271 6.2, RFC 6286).
+    /// RFC 4271 6.2, RFC 6286.
     BAD_IDENTIFIER = 2 / 3, "bad BGP identifier";
-    /// OPEN Message Error, subcode 4 (RFC 4271 6.2).
+    /// RFC 4271 6.2.
     UNSUPPORTED_PARAMETER = 2 / 4, "unsupported optional parameter";
-    /// OPEN Message Error, subcode 6 (RFC 4271 6.2).
+    /// RFC 4271 6.2.
     UNACCEPTABLE_HOLD_TIME = 2 / 6, "unacceptable hold time";
-    /// OPEN Message Error, subcode 7 (RFC 5492 5).
+    /// RFC 5492.
     UNSUPPORTED_CAPABILITY = 2 / 7, "unsupported capability";
-    /// OPEN Message Error, subcode 11 (RFC 9234 4.2).
+    /// RFC 9234.
     ROLE_MISMATCH = 2 / 11, "role mismatch";
-    /// UPDATE Message Error, subcode 1 (RFC 4271 6.3).
+    /// RFC 4271 6.3.
     MALFORMED_ATTRIBUTE_LIST = 3 / 1, "malformed attribute list";
-    /// UPDATE Message Error, subcode 2 (RFC 4271 6.3).
+    /// RFC 4271 6.3.
     UNRECOGNIZED_WELL_KNOWN = 3 / 2, "unrecognized well-known attribute";
-    /// UPDATE Message Error, subcode 3 (RFC 4271 6.3).
+    /// RFC 4271 6.3.
     MISSING_WELL_KNOWN = 3 / 3, "missing well-known attribute";
-    /// UPDATE Message Error, subcode 4 (RFC 4271 6.3).
+    /// RFC 4271 6.3.
     ATTRIBUTE_FLAGS = 3 / 4, "attribute flags error";
-    /// UPDATE Message Error, subcode 5 (RFC 4271 6.3).
+    /// RFC 4271 6.3.
     ATTRIBUTE_LENGTH = 3 / 5, "attribute length error";
-    /// UPDATE Message Error, subcode 6 (RFC 4271 6.3).
+    /// RFC 4271 6.3.
     INVALID_ORIGIN = 3 / 6, "invalid ORIGIN attribute";
-    /// UPDATE Message Error, subcode 8 (RFC 4271 6.3).
+    /// RFC 4271 6.3.
     INVALID_NEXT_HOP = 3 / 8, "invalid NEXT_HOP attribute";
-    /// UPDATE Message Error, subcode 9 (RFC 4271 6.3).
+    /// RFC 4271 6.3.
     OPTIONAL_ATTRIBUTE = 3 / 9, "optional attribute error";
-    /// UPDATE Message Error, subcode 10 (RFC 4271 6.3).
+    /// RFC 4271 6.3.
     INVALID_NETWORK_FIELD = 3 / 10, "invalid network field";
-    /// UPDATE Message Error, subcode 11 (RFC 4271 6.3).
+    /// RFC 4271 6.3.
     MALFORMED_AS_PATH = 3 / 11, "malformed AS_PATH";
-    /// Hold Timer Expired, subcode 0 (RFC 4271 6.5).
+    /// RFC 4271 6.5.
     HOLD_TIMER_EXPIRED = 4 / 0, "hold timer expired";
-    /// Finite State Machine Error, subcode 0 (RFC 6608).
+    /// RFC 6608.
     FSM_UNSPECIFIC = 5 / 0, "finite state machine error";
-    /// Finite State Machine Error, subcode 1 (RFC 6608).
+    /// RFC 6608.
     FSM_OPEN_SENT = 5 / 1, "unexpected message in OpenSent";
-    /// Finite State Machine Error, subcode 2 (RFC 6608).
+    /// RFC 6608.
     FSM_OPEN_CONFIRM = 5 / 2, "unexpected message in OpenConfirm";
-    /// Finite State Machine Error, subcode 3 (RFC 6608).
+    /// RFC 6608.
     FSM_ESTABLISHED = 5 / 3, "unexpected message in Established";
-    /// Cease, subcode 0 (RFC 4486).
+    /// RFC 4486.
     CEASE = 6 / 0, "cease";
-    /// Cease, subcode 1 (RFC 4486).
+    /// RFC 4486.
     MAX_PREFIXES = 6 / 1, "maximum number of prefixes reached";
-    /// Cease, subcode 2 (RFC 4486), with a shutdown communication (RFC 9003).
+    /// RFC 4486, RFC 9003.
     ADMIN_SHUTDOWN = 6 / 2, "administrative shutdown";
-    /// Cease, subcode 3 (RFC 4486).
+    /// RFC 4486.
     DECONFIGURED = 6 / 3, "peer de-configured";
-    /// Cease, subcode 4 (RFC 4486), with a shutdown communication (RFC 9003).
+    /// RFC 4486, RFC 9003.
     ADMIN_RESET = 6 / 4, "administrative reset";
-    /// Cease, subcode 5 (RFC 4486).
+    /// RFC 4486.
     CONNECTION_REJECTED = 6 / 5, "connection rejected";
-    /// Cease, subcode 6 (RFC 4486).
+    /// RFC 4486.
     CONFIGURATION_CHANGE = 6 / 6, "other configuration change";
-    /// Cease, subcode 7 (RFC 4486).
+    /// RFC 4486.
     COLLISION = 6 / 7, "connection collision resolution";
-    /// Cease, subcode 8 (RFC 4486).
+    /// RFC 4486.
     OUT_OF_RESOURCES = 6 / 8, "out of resources";
-    /// Cease, subcode 9: encloses another NOTIFICATION (RFC 8538).
+    /// RFC 8538.
     HARD_RESET = 6 / 9, "hard reset";
-    /// Cease, subcode 10 (RFC 9384).
+    /// RFC 9384.
     BFD_DOWN = 6 / 10, "BFD down";
-    /// ROUTE-REFRESH Message Error, subcode 1 (RFC 7313 5).
+    /// RFC 7313.
     REFRESH_LENGTH = 7 / 1, "invalid ROUTE-REFRESH length";
-    /// Send Hold Timer Expired, subcode 0 (RFC 9687).
+    /// RFC 9687.
     SEND_HOLD_TIMER_EXPIRED = 8 / 0, "send hold timer expired";
 }
 
