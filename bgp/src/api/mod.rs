@@ -105,9 +105,10 @@ pub enum Reset {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Input<'a> {
-    /// Nothing but time has passed: timers and queued work run. Its time is the one from before the last look at the sockets, all of
-    /// which was handed over as [`Input::Data`], and may be earlier than that of other inputs: hold and restart timers are judged
-    /// by it alone, because after a pause of the process the octets that came meanwhile wait in the sockets.
+    /// Time has passed: runs timers and queued work. The time of this input is the time before the last poll of
+    /// the sockets, from which everything was passed as [`Input::Data`]; it may be earlier than that of other
+    /// inputs. Hold and restart timers expire by it alone: after a pause of the process (SIGSTOP), octets that
+    /// arrived meanwhile still wait in the sockets.
     Tick,
     /// The global configuration. A changed AS or router id resets the sessions whose OPEN it changes.
     Global(GlobalConfig),

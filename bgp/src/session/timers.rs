@@ -86,7 +86,8 @@ impl Timers {
         }
     }
 
-    /// Takes the earliest one that is due. `served`: the time by which silence is judged.
+    /// Removes and returns the earliest timer that is due. Timers of silence expire by `served`, the others by
+    /// `now`.
     pub(crate) fn pop(&mut self, now: Instant, served: Instant) -> Option<Timer> {
         let silence = first(&self.of_silence).filter(|at| *at <= served);
         let other = first(&self.others).filter(|at| *at <= now);

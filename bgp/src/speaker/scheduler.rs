@@ -1,4 +1,5 @@
-//! The speaker's clock and its deadlines. Time is what the embedder said last; it never goes back.
+//! The speaker's clock and its timers. The clock has the latest time that the embedder passed; it never goes
+//! back.
 
 use std::time::{Duration, Instant};
 
@@ -6,11 +7,12 @@ use crate::session::connections::Connections;
 use crate::session::jitter::Jitter;
 use crate::session::timers::{Timer, Timers};
 
-/// Deadlines that a connection or a peer has at most, most of the time, and those that are too few to matter.
+/// Usual maximum of timers per connection or peer, and an allowance for the rest: more timers than these are
+/// mostly stale.
 const TIMERS_PER_OWNER: usize = 6;
 const TIMERS_FREE: usize = 1024;
 
-/// See the module.
+/// Clock, timers and jitter of a speaker.
 #[derive(Debug, Clone)]
 pub(super) struct Scheduler {
     now: Instant,
@@ -30,23 +32,23 @@ impl Scheduler {
         self.now
     }
 
-    /// Octets that had come by then were handed over. Silence is judged by this time, which a pause of the process leaves behind
-    /// [`Self::now`] until the embedder has looked at its sockets again.
+    /// Returns the time up to which the embedder has passed all octets of its sockets. Silence is judged by it.
+    /// After a pause of the process it lags behind [`Self::now`] until the embedder has polled its sockets again.
     pub(super) fn served(&self) -> Instant {
         self.served
     }
 
-    /// When the speaker was made.
+    /// Returns the time at which the speaker was created.
     pub(super) fn started(&self) -> Instant {
         self.started
     }
 
-    /// Time has passed.
+    /// Moves the clock forward; an earlier time changes nothing.
     pub(super) fn advance(&mut self, now: Instant) {
         self.now = self.now.max(now);
     }
 
-    /// The embedder had handed over what had come by then.
+    /// The embedder has passed all octets that arrived before this time.
     pub(super) fn advance_served(&mut self, served: Instant) {
         self.served = self.served.max(served);
     }
@@ -55,30 +57,30 @@ impl Scheduler {
         self.timers.set(timer, at);
     }
 
-    /// Sets a timer to a time from now; returns when that is.
+    /// Sets a timer to expire after `time`, and returns its deadline.
     pub(super) fn set_after(&mut self, timer: Timer, time: Duration) -> Instant {
         let at = self.now + time;
         self.timers.set(timer, at);
         at
     }
 
-    /// Between three quarters and all of `time` (RFC 4271 10).
+    /// Returns a random duration from 75 % to 100 % of `time` (RFC 4271 10).
     pub(super) fn jittered(&mut self, time: Duration) -> Duration {
         self.jitter.apply(time)
     }
 
-    /// The earliest deadline.
+    /// Returns the earliest deadline.
     pub(super) fn next(&self) -> Option<Instant> {
         self.timers.next()
     }
 
-    /// Takes the earliest timer that is due.
+    /// Removes and returns the earliest timer that is due.
     pub(super) fn pop_due(&mut self) -> Option<Timer> {
         self.timers.pop(self.now, self.served)
     }
 
-    /// Deadlines of connections that are gone stay in the heap until their time. Where these are most of it, because
-    /// connections come and go, they are taken out.
+    /// Removes the timers of closed connections if they are most of the heap. Otherwise they stay until their
+    /// deadline, which costs less than a search.
     pub(super) fn prune(&mut self, connections: &Connections, peers: usize) {
         if self.timers.len() > TIMERS_PER_OWNER * (connections.len() + peers) + TIMERS_FREE {
             self.timers.retain(|timer| match timer {

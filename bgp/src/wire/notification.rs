@@ -25,83 +25,83 @@ macro_rules! codes {
 }
 
 codes! {
-    /// RFC 4271 6.1.
+    /// Message Header Error, subcode 1 (RFC 4271 6.1).
     NOT_SYNCHRONIZED = 1 / 1, "connection not synchronized";
-    /// RFC 4271 6.1.
+    /// Message Header Error, subcode 2 (RFC 4271 6.1).
     BAD_LENGTH = 1 / 2, "bad message length";
-    /// RFC 4271 6.1.
+    /// Message Header Error, subcode 3 (RFC 4271 6.1).
     BAD_TYPE = 1 / 3, "bad message type";
-    /// RFC 4271 6.2.
+    /// OPEN Message Error, subcode 0 (RFC 4271 6.2).
     OPEN_UNSPECIFIC = 2 / 0, "malformed OPEN";
-    /// RFC 4271 6.2.
+    /// OPEN Message Error, subcode 1 (RFC 4271 6.2).
     UNSUPPORTED_VERSION = 2 / 1, "unsupported version number";
-    /// RFC 4271 6.2, RFC 7607.
+    /// OPEN Message Error, subcode 2 (RFC 4271 6.2, RFC 7607).
     BAD_PEER_AS = 2 / 2, "bad peer AS";
-    /// RFC 4271 6.2, RFC 6286.
+    /// OPEN Message Error, subcode 3 (RFC 4271 6.2, RFC 6286).
     BAD_IDENTIFIER = 2 / 3, "bad BGP identifier";
-    /// RFC 4271 6.2.
+    /// OPEN Message Error, subcode 4 (RFC 4271 6.2).
     UNSUPPORTED_PARAMETER = 2 / 4, "unsupported optional parameter";
-    /// RFC 4271 6.2.
+    /// OPEN Message Error, subcode 6 (RFC 4271 6.2).
     UNACCEPTABLE_HOLD_TIME = 2 / 6, "unacceptable hold time";
-    /// RFC 5492.
+    /// OPEN Message Error, subcode 7 (RFC 5492 5).
     UNSUPPORTED_CAPABILITY = 2 / 7, "unsupported capability";
-    /// RFC 9234.
+    /// OPEN Message Error, subcode 11 (RFC 9234 4.2).
     ROLE_MISMATCH = 2 / 11, "role mismatch";
-    /// RFC 4271 6.3.
+    /// UPDATE Message Error, subcode 1 (RFC 4271 6.3).
     MALFORMED_ATTRIBUTE_LIST = 3 / 1, "malformed attribute list";
-    /// RFC 4271 6.3.
+    /// UPDATE Message Error, subcode 2 (RFC 4271 6.3).
     UNRECOGNIZED_WELL_KNOWN = 3 / 2, "unrecognized well-known attribute";
-    /// RFC 4271 6.3.
+    /// UPDATE Message Error, subcode 3 (RFC 4271 6.3).
     MISSING_WELL_KNOWN = 3 / 3, "missing well-known attribute";
-    /// RFC 4271 6.3.
+    /// UPDATE Message Error, subcode 4 (RFC 4271 6.3).
     ATTRIBUTE_FLAGS = 3 / 4, "attribute flags error";
-    /// RFC 4271 6.3.
+    /// UPDATE Message Error, subcode 5 (RFC 4271 6.3).
     ATTRIBUTE_LENGTH = 3 / 5, "attribute length error";
-    /// RFC 4271 6.3.
+    /// UPDATE Message Error, subcode 6 (RFC 4271 6.3).
     INVALID_ORIGIN = 3 / 6, "invalid ORIGIN attribute";
-    /// RFC 4271 6.3.
+    /// UPDATE Message Error, subcode 8 (RFC 4271 6.3).
     INVALID_NEXT_HOP = 3 / 8, "invalid NEXT_HOP attribute";
-    /// RFC 4271 6.3.
+    /// UPDATE Message Error, subcode 9 (RFC 4271 6.3).
     OPTIONAL_ATTRIBUTE = 3 / 9, "optional attribute error";
-    /// RFC 4271 6.3.
+    /// UPDATE Message Error, subcode 10 (RFC 4271 6.3).
     INVALID_NETWORK_FIELD = 3 / 10, "invalid network field";
-    /// RFC 4271 6.3.
+    /// UPDATE Message Error, subcode 11 (RFC 4271 6.3).
     MALFORMED_AS_PATH = 3 / 11, "malformed AS_PATH";
-    /// RFC 4271 6.5.
+    /// Hold Timer Expired, subcode 0 (RFC 4271 6.5).
     HOLD_TIMER_EXPIRED = 4 / 0, "hold timer expired";
-    /// RFC 6608.
+    /// Finite State Machine Error, subcode 0 (RFC 6608).
     FSM_UNSPECIFIC = 5 / 0, "finite state machine error";
-    /// RFC 6608.
+    /// Finite State Machine Error, subcode 1 (RFC 6608).
     FSM_OPEN_SENT = 5 / 1, "unexpected message in OpenSent";
-    /// RFC 6608.
+    /// Finite State Machine Error, subcode 2 (RFC 6608).
     FSM_OPEN_CONFIRM = 5 / 2, "unexpected message in OpenConfirm";
-    /// RFC 6608.
+    /// Finite State Machine Error, subcode 3 (RFC 6608).
     FSM_ESTABLISHED = 5 / 3, "unexpected message in Established";
-    /// RFC 4486.
+    /// Cease, subcode 0 (RFC 4486).
     CEASE = 6 / 0, "cease";
-    /// RFC 4486.
+    /// Cease, subcode 1 (RFC 4486).
     MAX_PREFIXES = 6 / 1, "maximum number of prefixes reached";
-    /// RFC 4486, RFC 9003.
+    /// Cease, subcode 2 (RFC 4486), with a shutdown communication (RFC 9003).
     ADMIN_SHUTDOWN = 6 / 2, "administrative shutdown";
-    /// RFC 4486.
+    /// Cease, subcode 3 (RFC 4486).
     DECONFIGURED = 6 / 3, "peer de-configured";
-    /// RFC 4486, RFC 9003.
+    /// Cease, subcode 4 (RFC 4486), with a shutdown communication (RFC 9003).
     ADMIN_RESET = 6 / 4, "administrative reset";
-    /// RFC 4486.
+    /// Cease, subcode 5 (RFC 4486).
     CONNECTION_REJECTED = 6 / 5, "connection rejected";
-    /// RFC 4486.
+    /// Cease, subcode 6 (RFC 4486).
     CONFIGURATION_CHANGE = 6 / 6, "other configuration change";
-    /// RFC 4486.
+    /// Cease, subcode 7 (RFC 4486).
     COLLISION = 6 / 7, "connection collision resolution";
-    /// RFC 4486.
+    /// Cease, subcode 8 (RFC 4486).
     OUT_OF_RESOURCES = 6 / 8, "out of resources";
-    /// RFC 8538.
+    /// Cease, subcode 9: encloses another NOTIFICATION (RFC 8538).
     HARD_RESET = 6 / 9, "hard reset";
-    /// RFC 9384.
+    /// Cease, subcode 10 (RFC 9384).
     BFD_DOWN = 6 / 10, "BFD down";
-    /// RFC 7313.
+    /// ROUTE-REFRESH Message Error, subcode 1 (RFC 7313 5).
     REFRESH_LENGTH = 7 / 1, "invalid ROUTE-REFRESH length";
-    /// RFC 9687.
+    /// Send Hold Timer Expired, subcode 0 (RFC 9687).
     SEND_HOLD_TIMER_EXPIRED = 8 / 0, "send hold timer expired";
 }
 

@@ -45,7 +45,7 @@ impl Hand {
         self.give_at(input, self.now);
     }
 
-    /// A tick whose time is that of an earlier look at the sockets.
+    /// Passes a tick with the time of an earlier poll of the sockets.
     pub(crate) fn tick_at(&mut self, looked: Instant) {
         self.give_at(Input::Tick, looked);
     }
@@ -382,7 +382,7 @@ fn a_second_connection_takes_nothing_that_waits_for_the_session() {
     assert_eq!(kinds(hand.sent(CONN)), [Open, Keepalive, Update, Update]);
 }
 
-/// Beside its session a peer has one connection, not any number: the one before it is dropped.
+/// A peer has at most one connection in addition to its session: a newer one replaces it.
 #[test]
 fn a_third_connection_takes_the_place_of_the_second() {
     let mut hand = Hand::new().up();
@@ -393,7 +393,7 @@ fn a_third_connection_takes_the_place_of_the_second() {
     assert_eq!(hand.state(), State::Established);
     hand.give(Input::RemovePeer(PeerId(1)));
     assert!(hand.events.contains(&Event::Close(CONN)) && hand.events.contains(&Event::Close(third)));
-    // Nobody who comes after it gets what is left of it.
+    // A later peer with the same id inherits nothing.
     let mut config = peer(ip("192.0.2.9"), 65001);
     config.dial = Dial::Passive;
     hand.give(Input::Peer(PeerId(1), Box::new(config)));
@@ -403,7 +403,7 @@ fn a_third_connection_takes_the_place_of_the_second() {
     assert_eq!(hand.state(), State::Active);
 }
 
-/// What was dialled before the session came up, and is there after it ended, does not push out the peer's own connection.
+/// An outgoing connection from before the session, which is open after its end, gives way to the peer's own one.
 #[test]
 fn a_slow_dial_gives_way_to_the_connection_that_outlived_a_session() {
     let mut hand = Hand::new();

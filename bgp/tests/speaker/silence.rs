@@ -1,4 +1,5 @@
-//! Silence and what is no silence: octets that waited while the process stood still (stopped, or a virtual machine suspended).
+//! Octets that waited in the sockets during a pause of the process (SIGSTOP, a suspended virtual machine) are
+//! not taken for silence of the peer.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -28,7 +29,7 @@ fn states(hand: &Hand) -> [State; 2] {
     [1, 2].map(|id| hand.speaker.peer(PeerId(id), hand.now).unwrap().state)
 }
 
-/// Whatever else is handed over first: what waits in the sockets is, before time passes.
+/// Data of the sockets counts before timers expire, whichever other input comes first.
 #[test]
 fn octets_that_came_during_a_pause_are_read_before_silence_is_judged() {
     let mut keepalive = Vec::new();
@@ -63,7 +64,7 @@ fn octets_that_came_during_a_pause_are_read_before_silence_is_judged() {
     }
 }
 
-/// The process stands still between two looks at its sockets: one connection was served before, the other behind the pause.
+/// The process pauses between two reads: one connection was read before the pause, the other one after it.
 #[test]
 fn a_pause_between_two_looks_at_the_sockets_is_no_silence() {
     let mut keepalive = Vec::new();
@@ -77,7 +78,7 @@ fn a_pause_between_two_looks_at_the_sockets_is_no_silence() {
         hand.give(Input::Data(behind, &keepalive));
         hand.tick_at(looked);
         assert_eq!(states(&hand), [State::Established; 2]);
-        // What came during the pause is handed over with the next look.
+        // The next poll passes the octets that arrived during the pause.
         hand.give(Input::Data(before, &keepalive));
         hand.rest();
         assert_eq!(states(&hand), [State::Established; 2]);
