@@ -22,8 +22,8 @@ put 0640 packaging/etc/tortie.toml etc/tortie/tortie.toml
 put 0644 packaging/etc/tortie.env etc/tortie/tortie.env
 put 0644 README.md usr/share/doc/tortie/README.md
 put 0644 LICENSE usr/share/doc/tortie/copyright
-mkdir -p "$root/usr/share/doc/tortie/docs" "$root/usr/lib/cni"
-cp docs/*.md "$root/usr/share/doc/tortie/docs/"
+mkdir -p "$root/usr/lib/cni"
+(cd docs && find . -name '*.md' -o -name '*.svg') | while read -r page; do put 0644 "docs/$page" "usr/share/doc/tortie/docs/$page"; done
 gzip -9nc CHANGELOG.md > "$root/usr/share/doc/tortie/changelog.gz"
 # CNI directory of Debian's container runtimes; for runtimes that use /opt/cni/bin there is `tortie cni install`.
 for name in tortie-cni tortie-ipam; do ln -s ../../bin/tortie "$root/usr/lib/cni/$name"; done

@@ -109,7 +109,7 @@ codes! {
         "tortie store accept, if they are nobody's";
     STORE_DAMAGED "store-damaged"
         "The SQLite file of the store is damaged: nobody writes into it, and the last good state stays in force.",
-        "tortie store export --cache, and the other steps of \"A damaged SQLite store\" in docs/upgrade.md";
+        "tortie store export --cache, and the other steps of \"A damaged SQLite store\" in docs/how-to/restore.md";
     STORE_REWOUND "store-rewound"
         "The store was put back to an earlier state: what was written after that is lost, and what is in force stays.",
         "tortie store accept, when what is missing was written again";

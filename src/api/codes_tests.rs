@@ -7,12 +7,12 @@ use tortie_engine::routing::{
 
 #[test]
 fn the_document_lists_every_code() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/problems.md");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/reference/problems.md");
     if std::env::var_os("TORTIE_GOLDEN").is_some() {
         std::fs::write(path, document()).unwrap();
     }
     let text = std::fs::read_to_string(path).unwrap();
-    assert!(text == document(), "docs/problems.md is old: TORTIE_GOLDEN=1 cargo test --lib codes");
+    assert!(text == document(), "docs/reference/problems.md is old: TORTIE_GOLDEN=1 cargo test --lib codes");
 }
 
 #[test]

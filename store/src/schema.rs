@@ -4,7 +4,7 @@
 //! The key `/calico/tortie/v1/schema` contains `{"schema": N}`; without it the version is 1. Programs
 //! preserve fields that they do not know, so most changes of the data model need no new version. Only a
 //! change that an older program would corrupt or enforce wrongly needs one. An operator raises it once every
-//! host has the later version (docs/install.md). An agent that finds a version beyond its own freezes
+//! host has the later version (docs/how-to/upgrade.md). An agent that finds a version beyond its own freezes
 //! (`model::Guard`); every other program may read but not write.
 
 use std::sync::Arc;

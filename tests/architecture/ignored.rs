@@ -1,4 +1,4 @@
-//! Tests that `make test` leaves out: each has a name that a scheduled stage of CI runs it by, and a reason in docs/testing.md.
+//! Tests that `make test` leaves out: each has a name that a scheduled stage of CI runs it by, and a reason in docs/reference/testing.md.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -48,7 +48,7 @@ fn ignored() -> BTreeMap<String, String> {
 
 /// Rows of the page's table: test and stage.
 fn listed() -> BTreeMap<String, String> {
-    let page = fs::read_to_string(root().join("docs/testing.md")).unwrap();
+    let page = fs::read_to_string(root().join("docs/reference/testing.md")).unwrap();
     let rows = page.lines().filter_map(|line| {
         let columns: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
         let [test, _, stage, reason] = columns[..] else { return None };
@@ -68,14 +68,14 @@ fn every_ignored_test_is_run_by_a_stage_and_has_its_reason() {
             || reason.contains("run by other tests")
             || reason.contains("started by");
         let stage = listed.get(test).map(String::as_str);
-        assert!(half != stage.is_some(), "docs/testing.md: `{test}` ({reason})");
+        assert!(half != stage.is_some(), "docs/reference/testing.md: `{test}` ({reason})");
         assert!(
             half || stage.is_some_and(|stage| test.starts_with(&format!("{stage}_"))),
             "{test}: no stage runs it"
         );
     }
     let gone: BTreeSet<&String> = listed.keys().filter(|test| !ignored.contains_key(*test)).collect();
-    assert!(gone.is_empty(), "docs/testing.md names tests that are not there or not ignored: {gone:?}");
+    assert!(gone.is_empty(), "docs/reference/testing.md names tests that are not there or not ignored: {gone:?}");
 }
 
 #[test]
@@ -102,9 +102,9 @@ fn the_package_has_at_most_eight_test_binaries() {
         .filter(|path| path.extension().is_some_and(|ending| ending == "rs") || path.join("main.rs").exists())
         .collect();
     assert!(binaries.len() <= 8, "{binaries:?}");
-    let page = fs::read_to_string(root().join("docs/testing.md")).unwrap();
+    let page = fs::read_to_string(root().join("docs/reference/testing.md")).unwrap();
     for binary in &binaries {
         let name = binary.file_stem().unwrap().to_string_lossy();
-        assert!(page.contains(&format!("| `{name}` |")), "docs/testing.md does not say what {name} is");
+        assert!(page.contains(&format!("| `{name}` |")), "docs/reference/testing.md does not say what {name} is");
     }
 }

@@ -1,4 +1,4 @@
-//! The walks of `docs/architecture.md`: each file is there, and the types of its row stand in it.
+//! The walks of `docs/concepts/architecture.md`: each file is there, and the types of its row stand in it.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -57,7 +57,7 @@ fn gone(page: &str) -> Vec<&str> {
 
 #[test]
 fn the_walks_name_files_and_types_that_are_there() {
-    let page = fs::read_to_string(root().join("docs/architecture.md")).unwrap();
+    let page = fs::read_to_string(root().join("docs/concepts/architecture.md")).unwrap();
     assert_eq!(faults(&page), [""; 0]);
     // Rooms of a table stand below the folder of its head.
     let rooms = gone(&page);

@@ -1,4 +1,4 @@
-//! Commands in README.md and docs/*.md.
+//! Commands in README.md and in the pages below docs/: each exists, and those of `sh` and `console` blocks run.
 //!
 //! The first line of a block determines its treatment. Commands of `sh` and `console` blocks (in `console`
 //! after `$`, followed by their output) run on a host of a small network, in the order of the document, and
@@ -42,14 +42,23 @@ struct Typed {
 
 fn documents() -> Vec<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut all: Vec<PathBuf> = std::fs::read_dir(root.join("docs"))
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
-        .filter(|path| path.extension().is_some_and(|end| end == "md"))
-        .collect();
-    all.sort();
+    let mut all = Vec::new();
+    pages(&root.join("docs"), &mut all);
+    // Tutorials show the network as `make demo` leaves it, so they run before the pages that add pools, peers and filters.
+    all.sort_by_key(|path| (!path.starts_with(root.join("docs/tutorials")), path.clone()));
     all.insert(0, root.join("README.md"));
     all
+}
+
+/// Collects the Markdown files below a folder.
+fn pages(folder: &Path, out: &mut Vec<PathBuf>) {
+    for path in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+        if path.is_dir() {
+            pages(&path, out);
+        } else if path.extension().is_some_and(|end| end == "md") {
+            out.push(path);
+        }
+    }
 }
 
 /// Returns the blocks of a document, and its other lines with their numbers.

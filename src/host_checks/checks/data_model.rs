@@ -24,7 +24,7 @@ pub(in crate::host_checks) fn data_model(host: &Host<'_>, results: &mut Results)
             "the store holds Calico 3's own resources ({}): Tortie follows the v1 keys",
             few(&version3)
         );
-        let fix = "Tortie does not read them: keep Calico on hosts of this cluster, or write the v1 keys (docs/migrate.md)";
+        let fix = "Tortie does not read them: keep Calico on hosts of this cluster, or write the v1 keys (docs/how-to/migrate.md)";
         results.fail(&codes::CHECK_DATA_MODEL, text, fix);
     } else if !entries.iter().any(|e| e.key.starts_with("/calico/v1/")) {
         let fix = "is it the right store? Calico 1 and 2 wrote etcd's v2 keys, which v3 clients do not see: move them with \
@@ -79,7 +79,11 @@ pub(in crate::host_checks) fn keys(host: &Host<'_>, results: &mut Results) {
     let (mut unknown, mut settings) = (Vec::new(), Vec::new());
     for entry in entries {
         if let Some(why) = tortie_config::unsupported(&entry.key) {
-            results.fail(&codes::CHECK_UNSUPPORTED, format!("{}: {why}", entry.key), "see docs/filters.md");
+            results.fail(
+                &codes::CHECK_UNSUPPORTED,
+                format!("{}: {why}", entry.key),
+                "see docs/reference/filters.md",
+            );
             continue;
         }
         match Key::parse(&entry.key) {
@@ -118,7 +122,7 @@ pub(in crate::host_checks) fn keys(host: &Host<'_>, results: &mut Results) {
         results.warn(
             &codes::CHECK_UNKNOWN_SETTINGS,
             text,
-            "see docs/migrate.md for what stands in their place",
+            "see docs/how-to/migrate.md for what stands in their place",
         );
     }
 }

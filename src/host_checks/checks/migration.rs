@@ -135,7 +135,7 @@ pub(in crate::host_checks) fn felix_settings(host: &Host<'_>, results: &mut Resu
             .map(|(name, value)| format!("tortie store put /calico/v1/host/NODE/config/{name} {value}"))
             .collect();
         let fix = if puts.is_empty() {
-            "none of them is Tortie's: see docs/migrate.md".to_owned()
+            "none of them is Tortie's: see docs/how-to/migrate.md".to_owned()
         } else {
             puts.join("; ")
         };

@@ -13,7 +13,7 @@ pub(in crate::host_checks) fn answers(host: &Host<'_>, results: &mut Results) {
         of_calico(host, results);
     }
     if let Some(text) = damage(host) {
-        let fix = "save what can be read and import it into a new file: \"A damaged SQLite store\" in docs/upgrade.md";
+        let fix = "save what can be read and import it into a new file: \"A damaged SQLite store\" in docs/how-to/restore.md";
         results.fail(&codes::STORE_DAMAGED, text, fix);
         return;
     }

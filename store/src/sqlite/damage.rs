@@ -28,7 +28,7 @@ use super::schema::{connect, failed};
 const END: Duration = Duration::from_secs(10);
 
 /// Next step after damage.
-const NEXT: &str = "nothing is written into it; restore it as \"A damaged SQLite store\" in docs/upgrade.md says: save what can be read \
+const NEXT: &str = "nothing is written into it; restore it as \"A damaged SQLite store\" in docs/how-to/restore.md says: save what can be read \
                     (tortie store export, or tortie store export --cache), move the file away with its -wal and -shm files, \
                     import what was saved, tortie store accept";
 

@@ -1,4 +1,4 @@
-//! A running agent emits every metric and label that alert rules, dashboards and docs/monitoring.md name, and
+//! A running agent emits every metric and label that alert rules, dashboards and docs/reference/metrics.md name, and
 //! no others; promtool accepts the page and the rules.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -116,7 +116,7 @@ pub(crate) fn names_hold(text: &str) {
         }
     }
     let mut documented = BTreeMap::new();
-    for line in file("docs/monitoring.md").lines() {
+    for line in file("docs/reference/metrics.md").lines() {
         let mut cells = line.split('|').map(str::trim).skip(1);
         if let (Some(name), Some(kind)) = (cells.next(), cells.next())
             && let Some(name) = name.strip_prefix('`').and_then(|name| name.strip_suffix('`'))
@@ -129,12 +129,12 @@ pub(crate) fn names_hold(text: &str) {
         let conditional = CONDITIONAL.iter().any(|start| name.starts_with(start));
         match page.types.get(name) {
             Some(is) => assert_eq!(is, kind, "{name}"),
-            None => assert!(conditional, "docs/monitoring.md: {name} is not emitted"),
+            None => assert!(conditional, "docs/reference/metrics.md: {name} is not emitted"),
         }
     }
     let own = page.types.keys().filter(|name| name.starts_with("tortie_"));
     let secret: Vec<_> = own.filter(|name| !documented.contains_key(*name)).collect();
-    assert!(secret.is_empty(), "not in docs/monitoring.md: {secret:?}");
+    assert!(secret.is_empty(), "not in docs/reference/metrics.md: {secret:?}");
 }
 
 fn promtool() -> Option<PathBuf> {

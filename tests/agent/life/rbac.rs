@@ -1,4 +1,4 @@
-//! Users and roles of docs/etcd-rbac.md on a real etcd: the commands of the page create them, agents, plugins
+//! Users and roles of docs/how-to/etcd-rbac.md on a real etcd: the commands of the page create them, agents, plugins
 //! and operators work with them, and none can write foreign keys.
 
 use std::collections::BTreeSet;
@@ -7,7 +7,7 @@ use std::process::Output;
 use crate::common::hosts::{Hosts, PATIENCE, Plan, stderr, stdout, within};
 
 const TORTIE: &str = env!("CARGO_BIN_EXE_tortie");
-const PAGE: &str = include_str!("../../../docs/etcd-rbac.md");
+const PAGE: &str = include_str!("../../../docs/how-to/etcd-rbac.md");
 /// URL of etcd for the hosts.
 const URL: &str = "etcd://10.99.0.101:2379";
 

@@ -1,9 +1,9 @@
-//! The words of the code are those of `docs/glossary.md`: identifiers, file names and the texts that people read use none of
-//! the words of `banned.txt` beside this file.
+//! The words of the code are those of `docs/reference/glossary.md`: identifiers, file names and the texts that people
+//! read use none of the words of `banned.txt` beside this file.
 //!
 //! It reads every `.rs` file of the workspace with a lexer of its own, so comments are free; of texts it reads string
 //! literals with a blank in them (others are names: JSON fields, keys, codes), the documentation that clap makes help of,
-//! `docs/*.md`, the README and the page. A failure is a list of `file:line`, the word and the words to use instead.
+//! the pages below `docs/`, the README and the page. A failure is a list of `file:line`, the word and the words to use instead.
 //!
 //! `WORDS=src/agent cargo test --test architecture words` lists what is below that path, `WORDS=` everything; without it there is
 //! a table of counts by file for each area that has more than its row of `REMAINING`.
@@ -245,7 +245,7 @@ fn violations(rules: &Rules, root: &Path) -> Vec<Violation> {
         let path = file.strip_prefix(root).unwrap().to_string_lossy().into_owned();
         let is_page = path.ends_with(".md") && (path.starts_with("docs/") || path == "README.md");
         let is_html = path.contains("src/") && path.ends_with(".html");
-        if path == "docs/glossary.md" || path.starts_with("tests/") && path.contains("/words/") {
+        if path == "docs/reference/glossary.md" || path.starts_with("tests/") && path.contains("/words/") {
             continue;
         }
         if path.ends_with(".rs") {
@@ -425,7 +425,7 @@ fn an_area_hides_behind_no_other() {
         areas[0].starts_with("kernel | 1  (its row: 0") && areas[1].starts_with("src/agent | 1  (its row: 0")
     );
     assert_eq!(
-        [area("src/lib.rs"), area("README.md"), area("docs/cni.md")],
+        [area("src/lib.rs"), area("README.md"), area("docs/reference/cni.md")],
         ["src/lib.rs", "README.md", "docs"]
     );
 }
