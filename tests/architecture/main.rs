@@ -6,6 +6,7 @@
 mod arrows;
 mod ignored;
 mod lexer;
+mod links;
 mod sentences;
 mod walks;
 mod words;
