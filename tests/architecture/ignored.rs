@@ -75,7 +75,10 @@ fn every_ignored_test_is_run_by_a_stage_and_has_its_reason() {
         );
     }
     let gone: BTreeSet<&String> = listed.keys().filter(|test| !ignored.contains_key(*test)).collect();
-    assert!(gone.is_empty(), "docs/reference/testing.md names tests that are not there or not ignored: {gone:?}");
+    assert!(
+        gone.is_empty(),
+        "docs/reference/testing.md names tests that are not there or not ignored: {gone:?}"
+    );
 }
 
 #[test]
@@ -105,6 +108,9 @@ fn the_package_has_at_most_eight_test_binaries() {
     let page = fs::read_to_string(root().join("docs/reference/testing.md")).unwrap();
     for binary in &binaries {
         let name = binary.file_stem().unwrap().to_string_lossy();
-        assert!(page.contains(&format!("| `{name}` |")), "docs/reference/testing.md does not say what {name} is");
+        assert!(
+            page.contains(&format!("| `{name}` |")),
+            "docs/reference/testing.md does not say what {name} is"
+        );
     }
 }
