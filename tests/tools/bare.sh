@@ -38,9 +38,9 @@ awk '/^```/ { if (inside && found) exit; inside = !inside; found = 0; next }
      inside && /^\$ sudo apt (update|install)/ && !seen { found = 1; seen = 1 }
      inside && found && /^\$ / { sub(/^\$ /, ""); print }' "$here/README.md" > "$dir/lines"
 [ "$(tail -n 1 "$dir/lines")" = "make demo" ] || fail "README's block for a bare Debian does not end with make demo: $(cat "$dir/lines")"
-grep -q 'git clone REPOSITORY tortie' "$dir/lines" || fail "README's block does not clone"
+grep -q '^git clone https://[^ ]*/tortie &&' "$dir/lines" || fail "README's block does not clone"
 # As root, who has no sudo.
-sed -i 's/\bsudo //g; s,REPOSITORY,/srv/tortie.git,' "$dir/lines"
+sed -i 's/\bsudo //g; s,git clone https://[^ ]*,git clone /srv/tortie.git,' "$dir/lines"
 if [ -n "${BARE_RUST:-}" ]; then
   toolchain=$(sed -n 's/^default_toolchain = "\(.*\)"/\1/p' "$BARE_RUST/.rustup/settings.toml")
   mkdir -p "$root/root/.rustup/toolchains"

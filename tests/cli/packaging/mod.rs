@@ -4,5 +4,6 @@
 mod calico_unit;
 mod machine;
 mod package;
+mod readme;
 mod service;
 mod systemd;
