@@ -113,6 +113,19 @@ check-release: peers
 release-tests: peers
 	$(CARGO) test --release --workspace --no-run --config 'profile.release.lto="off"' --config profile.release.codegen-units=16
 
+# All files of a release (RELEASING.md), below target/release-VERSION; the same commit gives the same octets.
+.PHONY: release reproduce sbom
+release:
+	packaging/release.sh
+
+# Two clones in different folders, two release builds: their files have to be equal.
+reproduce:
+	packaging/reproduce.sh
+
+# The bill of materials alone.
+sbom:
+	packaging/sbom.sh target/tortie.cdx.json
+
 # The libraries that others can use are packed, and built from the packages alone. cargo keeps the sources of a dependency that it packed
 # by name and version: those of an earlier run here go first.
 publish-check:

@@ -13,6 +13,9 @@ version=$("$program" version | cut -d' ' -f2)
 arch=$(dpkg --print-architecture)
 work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
 root=$work/root
+# With SOURCE_DATE_EPOCH set, no file is younger, and the same program gives the same octets.
+export LC_ALL=C TZ=UTC
+umask 022
 put() { install -D -m "$1" "$2" "$root/$3"; }
 
 put 0755 "$program" usr/bin/tortie
@@ -52,8 +55,11 @@ libc=$(grep -aoE 'GLIBC_2\.[0-9]+' "$program" | sort -uV | tail -1 || true)
   echo "Architecture: $arch"
   echo "Maintainer: The Tortie authors <tortie@localhost>"
   echo "Section: net"
+  echo "Homepage: $(sed -n 's/^repository = "\(.*\)"/\1/p' Cargo.toml)"
   echo "Priority: optional"
-  echo "Installed-Size: $(du -sk --exclude=DEBIAN "$root" | cut -f1)"
+  # As dpkg-gencontrol counts: files by their size, all else as 1 KiB. What du says depends on the file system.
+  echo "Installed-Size: $(find "$root" -mindepth 1 -path "$root/DEBIAN" -prune -o -printf '%y %s\n' \
+    | awk '$1 == "f" { kib += int(($2 + 1023) / 1024); next } { kib++ } END { print kib }')"
   if [ -n "$libc" ]; then echo "Depends: libc6 (>= ${libc#GLIBC_})"; fi
   echo "Recommends: passwd"
   echo "Suggests: etcd-server"

@@ -16,6 +16,7 @@ else
   dir=$(mktemp -d); trap 'rm -rf "$dir"' EXIT
 fi
 root=$dir/root
+umask 022
 install -D -m 0755 "$program" "$root/usr/bin/tortie"
 for name in tortie-cni tortie-ipam; do ln -sf tortie "$root/usr/bin/$name"; done
 install -d "$root/etc/tortie" "$root/var/lib/tortie" "$root/run/tortie"
@@ -24,7 +25,7 @@ install -d -m 1777 "$root/tmp"
 echo 'root:x:0:0:root:/:/usr/bin/tortie' > "$root/etc/passwd"
 printf 'root:x:0:\ntortie:x:999:\n' > "$root/etc/group"
 # Only the paths of the loader and of libraries in ldd's output; ldd fails for a static program.
-{ ldd "$program" 2>/dev/null || true; } | grep -oE '/[^ ]+' | while read -r library; do
+{ ldd "$program" 2>/dev/null || true; } | { grep -oE '/[^ ]+' || true; } | while read -r library; do
   install -D -m 0755 "$library" "$root$library"
 done
 cp "$here/Dockerfile" "$dir/"

@@ -5,5 +5,6 @@ mod calico_unit;
 mod machine;
 mod package;
 mod readme;
+mod release;
 mod service;
 mod systemd;

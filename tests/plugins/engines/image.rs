@@ -12,6 +12,8 @@ use crate::engines::site::{PATIENCE, Site};
 
 const IMAGE_SH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/packaging/docker/image.sh");
 
+const ARCHIVE_SH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/packaging/docker/archive.sh");
+
 const DOCKERFILE: &str = include_str!("../../../packaging/docker/Dockerfile");
 
 #[test]
@@ -34,6 +36,18 @@ fn long_the_agent_runs_from_its_own_image() {
     assert!(site.try_run(1, &["docker", "run", "--rm", "--entrypoint", "/bin/sh", "tortie:test"]).is_err());
     let version = site.run(1, &["docker", "run", "--rm", "--network", "none", "tortie:test", "version"]);
     assert_eq!(version, format!("tortie {}", env!("CARGO_PKG_VERSION")));
+    // The archive of a release is the same image, without a docker to build it.
+    let archive = here.join("image.tar");
+    let written = Command::new(ARCHIVE_SH).args([&program, &archive]).arg("tortie:loaded").output().unwrap();
+    assert!(written.status.success(), "{written:?}");
+    site.run(1, &["docker", "load", "-i", &format!("{there}/image.tar")]);
+    let loaded = site.run(1, &["docker", "run", "--rm", "--network", "none", "tortie:loaded", "version"]);
+    assert_eq!(loaded, version);
+    let settings = |image: &str| {
+        let form = "{{json .Config.Entrypoint}} {{json .Config.Cmd}} {{json .Config.Env}} {{json .Config.Volumes}} {{.Config.StopSignal}}";
+        site.run(1, &["docker", "image", "inspect", "-f", form, image])
+    };
+    assert_eq!(settings("tortie:loaded"), settings("tortie:test"));
 
     // Replaces the agent of host 1.
     let up = |site: &Site| {
