@@ -6,6 +6,7 @@
 //! is printed too.
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::cast_possible_truncation)]
+#![allow(clippy::disallowed_methods, reason = "a benchmark reads the clock and its memory")]
 
 #[path = "../tests/support/mod.rs"]
 mod support;

@@ -4,6 +4,12 @@
 //! cargo run -p tortie-bgp --example speaker -- 64512 192.0.2.1 64513 192.0.2.2:179 10.1.0.0/24
 //! ```
 
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "the embedder has the clock and the socket"
+)]
+
 use std::error::Error;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};

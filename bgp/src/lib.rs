@@ -25,6 +25,8 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
+#![cfg_attr(not(test), forbid(clippy::disallowed_methods, clippy::disallowed_types))]
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests start at the time of the machine"))]
 
 // Unit tests and integration tests share helpers, which refer to the crate by its public name.
 #[cfg(test)]

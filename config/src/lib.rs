@@ -3,6 +3,7 @@
 //! [`Key`] is a key of the data model, [`Resource`] the value of a key, and [`Selector`] the expression with
 //! which policy selects endpoints.
 
+#![forbid(clippy::disallowed_methods, clippy::disallowed_types)]
 #![warn(missing_docs)]
 
 mod check;

@@ -9,6 +9,7 @@
 //! The histograms of prometheus-client do not fit: each has its own lock, exposes its buckets to its own
 //! encoder only, which cannot write Tortie's metrics pages, and computes no quantiles.
 
+#![forbid(clippy::disallowed_methods, clippy::disallowed_types)]
 #![warn(missing_docs)]
 
 use std::collections::BTreeMap;

@@ -5,6 +5,7 @@
 //! another. [`HashKey`] keys hash tables whose entries an outsider chooses.
 
 #![forbid(unsafe_code)]
+#![forbid(clippy::disallowed_methods, clippy::disallowed_types)]
 #![warn(missing_docs)]
 
 mod cidr;

@@ -6,6 +6,7 @@
     clippy::indexing_slicing,
     reason = "a test fails by panicking"
 )]
+#![allow(clippy::disallowed_methods, reason = "the virtual clock starts at the time of the machine")]
 
 mod laws;
 mod net;

@@ -6,6 +6,11 @@
     clippy::expect_used,
     reason = "a panic is how a test fails"
 )]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "recorded files are read by gzip and timed"
+)]
 
 mod bmp;
 mod mrt;

@@ -10,6 +10,10 @@
     missing_docs,
     reason = "a panic is how a test fails"
 )]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "seeds run on threads; the virtual clock starts at the time of the machine"
+)]
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, missing_docs)]
 #![allow(dead_code)]
+#![allow(clippy::disallowed_methods, reason = "the virtual clock starts at the time of the machine")]
 
 #[path = "../wire/message.rs"]
 mod message;

@@ -7,6 +7,11 @@
     clippy::expect_used,
     reason = "a panic is how a test fails"
 )]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "kept inputs and recorded files are read, and the virtual clock starts at the time of the machine"
+)]
 
 #[allow(unreachable_pub, reason = "a library of its own for the fuzz targets")]
 #[path = "../../fuzz/src/lib.rs"]

@@ -18,6 +18,7 @@
 
 mod assign;
 mod block_order;
+#[allow(clippy::disallowed_methods, reason = "attempts end at a deadline of real time")]
 mod cas_loop;
 pub mod check;
 mod configure;
@@ -335,6 +336,7 @@ impl Ipam {
 }
 
 /// Counts and times a request.
+#[allow(clippy::disallowed_methods, reason = "the time is for a metric and decides nothing")]
 async fn with_metrics<T>(
     op: &'static str,
     request: impl Future<Output = Result<T, IpamError>>,

@@ -176,17 +176,6 @@ fn a_library_is_named_in_its_rooms() {
     assert!(idle.is_empty(), "places that name the library no more: {idle:?}");
 }
 
-#[test]
-fn the_speaker_library_asks_no_clock_and_opens_nothing() {
-    for file in files::all(root()).iter().filter(|file| file.starts_with("bgp/src/")) {
-        let text = fs::read_to_string(root().join(file)).unwrap();
-        let code: Vec<&str> = text.lines().map(|line| line.split("//").next().unwrap()).collect();
-        for clock in rules::NOT_IN_BGP {
-            assert!(file.ends_with("tests.rs") || !code.join("\n").contains(clock), "{file} uses {clock}");
-        }
-    }
-}
-
 /// The key types of maps and sets without a secret key in a source, and other uses of their hash.
 fn unkeyed_hashes(text: &str) -> Vec<String> {
     let code: String = text.lines().map(|line| line.split("//").next().unwrap().to_owned() + "\n").collect();

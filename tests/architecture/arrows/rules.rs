@@ -154,6 +154,3 @@ pub(crate) const LIBRARIES: &str = "
     netlink_packet_core | kernel/src, topology/src
     netlink_sys | kernel/src, topology/src
 ";
-
-/// What the speaker library does not name: it asks no clock and opens nothing.
-pub(crate) const NOT_IN_BGP: &[&str] = &["Instant::now", "SystemTime::now", "std::net::TcpStream", "std::fs"];
