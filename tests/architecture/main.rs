@@ -10,3 +10,4 @@ mod links;
 mod sentences;
 mod walks;
 mod words;
+mod workspace;

@@ -12,7 +12,7 @@ mod fields;
 pub(crate) mod files;
 mod graph;
 mod order;
-mod rules;
+pub(crate) mod rules;
 mod samples;
 mod uses;
 
