@@ -9,6 +9,7 @@
 mod check;
 pub mod key;
 mod nearest;
+mod plural;
 pub mod resource;
 pub mod secrets;
 pub mod selector;
@@ -16,6 +17,7 @@ mod unknown;
 
 pub use check::{CheckError, check, unsupported};
 pub use key::Key;
+pub use plural::counted;
 pub use resource::{Resource, ValueError};
 pub use selector::{Selector, SelectorError};
 pub use unknown::{unknown, unread};

@@ -129,7 +129,7 @@ impl<'a> Lexer<'a> {
         if let Some(inner) = rest.strip_prefix("all(") {
             let after = skip_blanks(inner);
             if !after.starts_with(')') {
-                return Err(self.error_at_rest("`)`: all() takes nothing", after));
+                return Err(self.error_at_rest("`)`: all() has no argument", after));
             }
             return Ok((Token::All, rest.len() - after.len() + 1));
         }
