@@ -197,7 +197,7 @@ impl Cache {
                 Err(why) => {
                     let (path, at) = (self.path.display(), lines.at);
                     cached.truncated =
-                        Some(format!("cache {path} line {at}: {why}; what stands before that is used"));
+                        Some(format!("cache {path} line {at}: {why}; the lines before it are used"));
                     break;
                 }
             }
@@ -219,7 +219,7 @@ impl Cache {
 
     fn unusable(&self, why: &str) -> StoreError {
         let path = self.path.display();
-        StoreError::Unusable(format!("cache {path} {why}; it is not used and will be written anew"))
+        StoreError::Unusable(format!("cache {path} {why}; it is not used and will be written again"))
     }
 }
 

@@ -54,7 +54,8 @@ impl DataModel {
             Self::V3 => Ok(true),
             Self::Auto => store.exists(prefix::CALICO_3).await.map_err(|error| match error {
                 StoreError::PermissionDenied(text) => StoreError::PermissionDenied(format!(
-                    "{text}; whether the store is Calico 3's is seen at {}: let this user read it, or give --data-model v1",
+                    "{text}; the keys below {} show whether the store is Calico 3's: let this user read \
+                     them, or give --data-model v1",
                     prefix::CALICO_3
                 )),
                 error => error,

@@ -219,7 +219,7 @@ impl Task {
             Ok(None) => Ok(()),
             Ok(Some(cached)) => {
                 if let Some(torn) = &cached.truncated {
-                    tracing::warn!(target: "tortie::store", "the cache of the store ends early: {torn}");
+                    tracing::warn!(target: "tortie::store", "the cache of the store is truncated: {torn}");
                 }
                 // The store may have been restored while no agent ran.
                 self.of.store_id.clone_from(&cached.snapshot.store_id);
@@ -456,7 +456,7 @@ impl Task {
         if !first && outage.reported != Some(damaged) && (damaged || outage.reported.is_none()) {
             outage.reported = Some(damaged);
             let since = outage.since;
-            tracing::warn!(target: "tortie::store", error = %reason, "the store is away");
+            tracing::warn!(target: "tortie::store", error = %reason, "the store is unreachable");
             self.send(FeedEvent::Unreachable { since, reason }).await?;
         }
         // State received before the outage is now more valuable than ever: write it.
@@ -492,7 +492,7 @@ impl Task {
     async fn back(&mut self) -> Result<(), FeedClosed> {
         match self.outage.take() {
             Some(outage) if outage.reported.is_some() => {
-                tracing::info!(target: "tortie::store", "the store is back");
+                tracing::info!(target: "tortie::store", "the store answers again");
                 self.send(FeedEvent::Reconnected).await
             }
             _ => Ok(()),

@@ -340,7 +340,7 @@ impl std::fmt::Debug for WriterLock {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, serde::Serialize, serde::Deserialize)]
 pub enum StoreError {
     /// The store is not reachable now; retry later.
-    #[error("the store is away: {0}")]
+    #[error("the store is unreachable: {0}")]
     Unreachable(String),
     /// The call can never succeed as it is: too many operations, a value too large, a key twice.
     #[error("refused: {0}")]
@@ -349,7 +349,7 @@ pub enum StoreError {
     #[error("lease {:x} has ended", .0.0)]
     LeaseEnded(LeaseId),
     /// The store answers but accepts no writes until an operator acts: its disk or its quota is full.
-    #[error("the store answers and takes no writes: {0}")]
+    #[error("the store answers and rejects writes: {0}")]
     Unwritable(String),
     /// The user has no right to do this.
     #[error("the store denies access: {0}")]

@@ -32,12 +32,13 @@ pub fn check(needed: Option<u32>) -> Result<(), String> {
     match needed {
         Some(needed) if needed <= SCHEMA => Ok(()),
         Some(needed) => Err(format!(
-            "{key} says that the store needs schema {needed}, and this tortie {} knows up to {SCHEMA}: install the version \
-             that the other hosts have",
+            "{key} says that the store needs schema {needed}, and this tortie {} supports up to {SCHEMA}: \
+             install the version that the other hosts have",
             env!("CARGO_PKG_VERSION")
         )),
         None => Err(format!(
-            "{key} has a form that this tortie {} does not know: install the version that the other hosts have",
+            "{key} has a format that this tortie {} does not support: install the version that the other \
+             hosts have",
             env!("CARGO_PKG_VERSION")
         )),
     }

@@ -101,7 +101,7 @@ pub fn split(ops: impl IntoIterator<Item = Op>) -> Result<Vec<Txn>, StoreError> 
     let mut bytes = 0;
     for op in ops {
         if !seen.insert(op.key().to_owned()) {
-            return Err(StoreError::Refused(format!("key {} comes twice", op.key())));
+            return Err(StoreError::Refused(format!("key {} occurs twice", op.key())));
         }
         let size = op.size();
         if size > MAX_TXN_BYTES {

@@ -80,7 +80,7 @@ impl std::fmt::Display for Cause {
             Self::NeighborDown(diagnostic) => {
                 write!(f, "{} ({})", Diagnostic::NEIGHBOR_DOWN.as_str(), diagnostic.as_str())
             }
-            Self::NeighborRestarted => f.write_str("the neighbor's BFD began anew"),
+            Self::NeighborRestarted => f.write_str("the neighbor's BFD restarted"),
             Self::NeighborAdminDown => f.write_str("neighbor is administratively down"),
             Self::Admin => f.write_str(Diagnostic::ADMIN_DOWN.as_str()),
         }

@@ -227,7 +227,7 @@ impl Pool {
                     if attempts == Attempts::Once {
                         let StoreError::Unreachable(text) = failure else { return Err(failure) };
                         return Err(StoreError::Unreachable(format!(
-                            "{text} (it may have been written all the same)"
+                            "{text} (it may have been written nevertheless)"
                         )));
                     }
                     failure
@@ -276,7 +276,7 @@ impl Files {
         let cut = ["alert", "connection closed", "reset by peer", "broken pipe"];
         if self.tls && self.identity.is_none() && cut.iter().any(|sign| text.to_lowercase().contains(sign)) {
             return format!(
-                "{text}; if this etcd wants a certificate of its clients, give --etcd-cert and --etcd-key"
+                "{text}; if this etcd requires client certificates, give --etcd-cert and --etcd-key"
             );
         }
         text

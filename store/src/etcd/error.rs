@@ -42,7 +42,7 @@ fn sorted(code: i32, text: String) -> StoreError {
             "{text}; check --etcd-user and the file of --etcd-password-file"
         )),
         INVALID_ARGUMENT if text.contains("user name is empty") => StoreError::PermissionDenied(format!(
-            "{text}; this etcd wants --etcd-user and --etcd-password-file, or a certificate"
+            "{text}; this etcd requires --etcd-user and --etcd-password-file, or a certificate"
         )),
         FAILED_PRECONDITION if text.contains("authentication is not enabled") => {
             StoreError::PermissionDenied(format!("{text}; drop --etcd-user or enable authentication in etcd"))
@@ -56,7 +56,7 @@ fn sorted(code: i32, text: String) -> StoreError {
         )),
         UNAUTHENTICATED => StoreError::PermissionDenied(text),
         INVALID_ARGUMENT | NOT_FOUND | OUT_OF_RANGE | FAILED_PRECONDITION => StoreError::Refused(text),
-        UNIMPLEMENTED => StoreError::Unusable(format!("{text}; the server is no etcd 3.4 or newer")),
+        UNIMPLEMENTED => StoreError::Unusable(format!("{text}; the server is not etcd 3.4 or newer")),
         _ => StoreError::Unreachable(text),
     }
 }

@@ -28,9 +28,10 @@ use super::schema::{connect, failed};
 const END: Duration = Duration::from_secs(10);
 
 /// Next step after damage.
-const NEXT: &str = "nothing is written into it; restore it as \"A damaged SQLite store\" in docs/how-to/restore.md says: save what can be read \
-                    (tortie store export, or tortie store export --cache), move the file away with its -wal and -shm files, \
-                    import what was saved, tortie store accept";
+const NEXT: &str = "nothing is written to it; restore it as in \"A damaged SQLite store\" of \
+                    docs/how-to/restore.md: save what can be read (tortie store export, or tortie store export \
+                    --cache), move the file away with its -wal and -shm files, import what was saved, \
+                    tortie store accept";
 
 /// Returns the error for a damaged database, as text for people.
 pub(super) fn error(files: &Files, what: &str) -> StoreError {
@@ -76,7 +77,10 @@ pub(super) fn mark_if<T>(files: &Files, result: Result<T, StoreError>) -> Result
         && refuse(files).is_ok()
         && let Err(error) = mark(files, damage)
     {
-        tracing::warn!(target: "tortie::store", file = %files.mark.display(), %error, "the damaged store is not marked: others may write into it");
+        tracing::warn!(target: "tortie::store", file = %files.mark.display(), %error, "the damaged store \
+                                                                                       could not be marked: \
+                                                                                       other processes may \
+                                                                                       write to it");
     }
     result
 }

@@ -59,7 +59,8 @@ impl Files {
             .any(|e| database.extension().is_some_and(|own| own == *e));
         if taken || database.file_name().is_none() {
             return Err(StoreError::Unusable(format!(
-                "{}: not a name for a database, its .lock, .turn, .wake and .damaged files are named like that; take store.db",
+                "{}: a database cannot have this name, which its .lock, .turn, .wake and .damaged files \
+                 have; use store.db",
                 database.display()
             )));
         }
@@ -117,7 +118,8 @@ impl Files {
         }
         let wal = self.wal();
         Err(StoreError::Unreachable(format!(
-            "{} was removed or replaced while it was in use: what was in it is lost, and the store is read again as it is now",
+            "{} was removed or replaced while it was in use: its contents are lost, and the store is read \
+             again",
             wal.display()
         )))
     }
@@ -149,7 +151,7 @@ impl Files {
         let stat = rustix::fs::statfs(folder).map_err(|e| failed(folder, &e.into()))?;
         if let Some(kind) = network_file_system(i128::from(stat.f_type)) {
             return Err(StoreError::Unusable(format!(
-                "{} lies on {kind}, where a SQLite store is not safe; put it on a local disk, or use etcd://",
+                "{} is on {kind}, where a SQLite store is not safe; put it on a local disk, or use etcd://",
                 self.database.display()
             )));
         }

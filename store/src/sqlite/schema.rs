@@ -95,10 +95,12 @@ fn known(version: i32, files: &Files) -> Result<(), StoreError> {
     match version {
         1..=SCHEMA_VERSION => Ok(()),
         ..1 => Err(StoreError::Unusable(format!(
-            "{place} has schema {version}, which no tortie wrote; move it away with its -wal and -shm files and import an export of it"
+            "{place} has schema {version}, which no version of tortie wrote; move it away with its -wal and \
+             -shm files and import an export of it"
         ))),
         _ => Err(StoreError::Unusable(format!(
-            "{place} has schema {version}, this tortie knows up to {SCHEMA_VERSION}; run the newer tortie that made it"
+            "{place} has schema {version}, this tortie supports up to {SCHEMA_VERSION}; run the newer \
+             version that made it"
         ))),
     }
 }

@@ -63,7 +63,8 @@ fn subscribe(files: &Files) -> Result<Option<OwnedFd>, StoreError> {
     match made {
         Ok(fd) => Ok(Some(fd)),
         Err(e) => {
-            tracing::debug!(target: "tortie::store", error = %e, "no inotify, looking each 20 ms; raise fs.inotify.max_user_instances");
+            tracing::debug!(target: "tortie::store", error = %e, "no inotify, polling every 20 ms; raise \
+                                                                  fs.inotify.max_user_instances");
             Ok(None)
         }
     }

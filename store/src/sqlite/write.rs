@@ -94,7 +94,7 @@ impl Writer {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(0),
             synced => synced.map_err(|error| {
                 StoreError::Unreachable(format!(
-                    "{}: {error} (it may have been written all the same)",
+                    "{}: {error} (it may have been written nevertheless)",
                     wal.display()
                 ))
             }),
