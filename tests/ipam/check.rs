@@ -79,7 +79,11 @@ async fn reserved_addresses_are_left() {
     let found = look(&rig, &on("h1")).await;
     let leaked: Vec<_> = found.iter().filter(|finding| finding.kind == Kind::Leaked).collect();
     assert_eq!(leaked.len(), 1, "{found:?}");
-    assert!(leaked[0].evidence.contains("on gone, which is no host any more"), "{}", leaked[0].evidence);
+    assert!(
+        leaked[0].evidence.contains("on gone, which is no longer a host of the cluster"),
+        "{}",
+        leaked[0].evidence
+    );
     assert!(found.iter().all(|finding| finding.kind != Kind::Unproven), "{found:?}");
 }
 

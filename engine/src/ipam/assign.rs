@@ -116,7 +116,8 @@ impl<'d, 's, 'r> Allocator<'d, 's, 'r> {
         let requested = request.addresses.iter().map(count).fold(0u32, u32::saturating_add);
         if requested > ADDRESSES_MAX {
             return bad(&format!(
-                "{requested} addresses in one request, at most {ADDRESSES_MAX} are possible; ask several times"
+                "{requested} addresses in one request, at most {ADDRESSES_MAX} are possible; split the \
+                 request"
             ));
         }
         let keyspace = draft.keyspace;

@@ -74,7 +74,8 @@ impl Ipam {
                     if tried.len() >= LOST_MAX {
                         return Err(StoreError::Unreachable(why).into());
                     }
-                    tracing::debug!(target: "tortie::ipam", %why, "a transaction of IPAM ended unknown; it is looked up");
+                    tracing::debug!(target: "tortie::ipam", %why, "the result of an IPAM transaction is \
+                                                                   unknown; it is read back");
                     tokio::time::sleep(Duration::from_millis(200)).await;
                 }
                 Err(error) => return Err(error.into()),

@@ -24,7 +24,8 @@ pub(super) fn read(keyspace: &Keyspace, state: &ReadState) -> PlanStep<IpamConfi
 pub(super) fn write(keyspace: &Keyspace, state: &ReadState, config: &IpamConfig) -> PlanStep<()> {
     draft::run(keyspace, state, |draft| {
         if !config.strict_affinity && !config.auto_allocate_blocks {
-            let text = "with strict_affinity and auto_allocate_blocks both off no address could ever be given; turn one on";
+            let text = "with strict_affinity and auto_allocate_blocks both off no address could be \
+                        allocated; turn one on";
             return Err(IpamError::Refused(text.to_owned()).into());
         }
         let now = draft.config()?;

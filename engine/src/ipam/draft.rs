@@ -363,7 +363,8 @@ impl Draft<'_> {
         }));
         if txn.ops.len() > MAX_TXN_OPS || txn.compare.len() > MAX_TXN_OPS {
             let text = format!(
-                "this touches {} keys, {MAX_TXN_OPS} can be written at once; ask for fewer addresses in one request",
+                "this writes {} keys, and one transaction has at most {MAX_TXN_OPS}; request fewer \
+                 addresses at a time",
                 txn.ops.len()
             );
             return Err(IpamError::BadRequest(text).into());

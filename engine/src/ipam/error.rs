@@ -12,12 +12,12 @@ use tortie_store::StoreError;
 pub enum IpamError {
     /// There is no enabled pool of the family.
     #[error(
-        "there is no enabled {} pool; make one with `tortie ipam pool create ADDRESS/LENGTH`",
+        "there is no enabled {} pool; create one with `tortie ipam pool create ADDRESS/LENGTH`",
         family_name(*.0)
     )]
     NoPools(IpFamily),
     /// The address or range is in no pool that IPAM uses.
-    #[error("{what} lies in no pool; {}", pool_list(.pools))]
+    #[error("{what} is in no pool; {}", pool_list(.pools))]
     OutsidePools {
         /// Requested address or range.
         what: String,
@@ -33,11 +33,12 @@ pub enum IpamError {
         pools: Vec<Cidr>,
     },
     /// The requested pool is disabled.
-    #[error("pool {0} is disabled; enable it or ask for another one")]
+    #[error("pool {0} is disabled; enable it or request another one")]
     Disabled(Cidr),
     /// Too few addresses are free.
     #[error(
-        "{requested} wanted, {free} free in {place}; add a pool, or see `tortie ipam check` for addresses that leaked"
+        "{requested} requested, {free} free in {place}; add a pool, or run `tortie ipam check` to find \
+         leaked addresses"
     )]
     Full {
         /// Number of requested addresses.
@@ -57,7 +58,8 @@ pub enum IpamError {
     },
     /// The address belongs to a host, or to a network that a host is connected to.
     #[error(
-        "{addr} is {holder}: no workload gets it; choose another address, and a pool that overlaps no host's network"
+        "{addr} is {holder}: no workload may have it; choose another address, and a pool that overlaps no \
+         network of a host"
     )]
     Excluded {
         /// Requested address.
@@ -67,7 +69,8 @@ pub enum IpamError {
     },
     /// The address is in another host's block, and affinity is strict.
     #[error(
-        "{addr} lies in block {block} of host {owner}, and affinity is strict; choose an address of a block of this host"
+        "{addr} is in block {block} of host {owner}, and affinity is strict; choose an address of a block \
+         of this host"
     )]
     StrictOwner {
         /// Requested address.
@@ -102,7 +105,7 @@ pub enum IpamError {
         why: String,
     },
     /// Every attempt conflicted with another writer.
-    #[error("others changed the same keys in each of {attempts} attempts; try again")]
+    #[error("other processes changed the same keys in each of {attempts} attempts; try again")]
     Busy {
         /// Number of attempts made.
         attempts: u32,

@@ -121,7 +121,7 @@ impl Ipam {
         self.run(true, |state, tried| match &request.handle {
             // Without a handle an allocation cannot be attributed to this request.
             None if !tried.is_empty() => reads::PlanStep::Err(IpamError::Store(StoreError::Unreachable(
-                "it is not known whether addresses were given; see `tortie ipam check`".to_owned(),
+                "it is not known whether addresses were allocated; see `tortie ipam check`".to_owned(),
             ))),
             _ => assign::plan(&self.keyspace, state, request, &self.exclusions, tried),
         })

@@ -69,7 +69,7 @@ impl PoolSelection {
         for cidr in asked {
             if IpFamily::of_cidr(cidr) != family {
                 let text =
-                    format!("pool {cidr} is of the other address family; name it where that is asked for");
+                    format!("pool {cidr} is of the other address family; name it in requests of that family");
                 return Err(IpamError::BadRequest(text));
             }
             match self.0.iter().find(|pool| pool.cidr == *cidr) {
@@ -130,8 +130,10 @@ impl AddressRange {
         let (first, last) =
             (self.first.unwrap_or(self.subnet.addr()), self.last.unwrap_or(self.subnet.last()));
         if !self.subnet.contains(first) || !self.subnet.contains(last) || first > last {
-            let text =
-                format!("{first} to {last} is no range of {}; give its first and last address", self.subnet);
+            let text = format!(
+                "{first} to {last} is not a range of {}; give its first and last address",
+                self.subnet
+            );
             return Err(IpamError::BadRequest(text));
         }
         Ok((first, last))

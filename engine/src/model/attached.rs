@@ -62,7 +62,7 @@ pub fn unexplained(
     if let Some(former) = former
         && model.affinities(node).next().is_none()
     {
-        let evidence = format!("the cache on disk is of {former}, and the store knows that host");
+        let evidence = format!("the cache on disk is of {former}, which is a host of the store");
         return Some(Unexplained::Renamed { former: former.to_owned(), evidence });
     }
     let first = strange.first()?;

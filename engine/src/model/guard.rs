@@ -63,7 +63,7 @@ const ACCEPT: &str = "tortie store accept, if the store is right as it is";
 
 /// Next step for a store that lost recent writes, which must be written again first.
 const ACCEPT_EARLIER: &str =
-    "tortie store accept, when what is missing was written again (tortie history shows the last changes)";
+    "tortie store accept, after the lost keys were written again (tortie history shows the last changes)";
 
 /// State of the freeze conditions, updated by relists, deltas and the agent.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -166,9 +166,10 @@ impl Guard {
         let node = model.node();
         if self.calico_3 {
             let text = format!(
-                "{CALICO_3}: nothing is written, allocated, announced or programmed, and what is in force stays as it is"
+                "{CALICO_3}: nothing is written, allocated, announced or programmed, and the state in force \
+                 stays as it is"
             );
-            let next = format!("tortie agent --kernel observe looks without writing; {CALICO_3_NEXT}");
+            let next = format!("tortie agent --kernel observe compares without writing; {CALICO_3_NEXT}");
             return Some(Freeze { cache_counts: false, ..Freeze::new("calico-3", text, &next) });
         }
         if let Some(twin) = &self.twin {
@@ -179,8 +180,8 @@ impl Guard {
         match &self.attached {
             Some(Unexplained::Renamed { former, evidence }) => {
                 let text = format!(
-                    "this host was {former} until now and starts as {node}: {evidence}; nothing of {former} is taken away until an \
-                     operator decides"
+                    "this host was {former} until now and starts as {node}: {evidence}; nothing of {former} \
+                     is removed until an operator decides"
                 );
                 let next = format!(
                     "--node {former} (TORTIE_NODE) keeps the name; or drain the host, `tortie node delete {former}`, and \
@@ -191,10 +192,11 @@ impl Guard {
             Some(Unexplained::Unknown { first, count }) => {
                 let more = if *count > 1 { format!(" and {} more", count - 1) } else { String::new() };
                 let text = format!(
-                    "{first}{more}: attached to this host, and the store knows no endpoint of {node}; nothing of that is removed \
-                     or dropped until an operator decides"
+                    "{first}{more}: attached to this host, and the store has no endpoint of {node}; nothing \
+                     of that is removed or dropped until an operator decides"
                 );
-                let next = "is --datastore right, and --node? If they are nobody's: tortie store accept";
+                let next =
+                    "check --datastore and --node; if no store has these workloads: tortie store accept";
                 Some(Freeze::new("unknown-workloads", text, next))
             }
             None => None,
@@ -219,8 +221,8 @@ impl Guard {
         }
         if let Some(proof) = &self.put_back {
             let text = format!(
-                "the store was put back to an earlier state ({proof}): what was written after that is lost, and everything stays \
-                 as it is until `tortie store accept`"
+                "the store was restored to an earlier state ({proof}): later writes are lost, and \
+                 everything stays as it is until `tortie store accept`"
             );
             return Some(Freeze::new("store-rewound", text, ACCEPT_EARLIER));
         }

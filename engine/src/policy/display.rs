@@ -30,7 +30,7 @@ impl fmt::Display for FailClosed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Missing => "there is no such profile, or it has no rules: everything is denied",
-            Self::Unreadable => "its value cannot be read: everything is denied",
+            Self::Unreadable => "its value cannot be parsed: everything is denied",
         })
     }
 }

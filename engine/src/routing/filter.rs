@@ -392,7 +392,7 @@ impl Filters {
             Decider::Unreadable(filter) => {
                 format!("the value of filter {} cannot be read, so nothing passes", name(filter))
             }
-            Decider::End if names.is_empty() => "the peer names no filters".to_owned(),
+            Decider::End if names.is_empty() => "the peer has no filters".to_owned(),
             Decider::End => format!("no rule of {} decides", names.join(", ")),
         };
         for at in &answer.changes {

@@ -91,7 +91,10 @@ fn decide_export(
         let answer = ask(view, policy, Direction::Export, route);
         rec.step(FILTER, StepOutcome::Passed, || {
             let text = view.filters.describe(&policy.filters, Direction::Export, &answer);
-            format!("asked for changes only, as a block of this host is always announced: {text}")
+            format!(
+                "filters apply for their changes only, because a block of this host is always announced: \
+                 {text}"
+            )
         });
         return announce(view, "own-block", prefix, answer.changes);
     }

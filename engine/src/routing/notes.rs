@@ -26,8 +26,8 @@ pub(super) fn notes(model: &Model, local: &Local, intent: &RoutingIntent) -> Vec
         model.custom_filters().map(|(_, family, name)| format!("{}/{name}", family.as_str())).collect();
     if !filters.is_empty() {
         let text = format!(
-            "{} in custom_filters {} BIRD text and not run: write the rules to /calico/bgp/v1/global/filters/NAME and \
-             name that in `filters` of the peers",
+            "{} in custom_filters {} in BIRD's language and not run: write the rules to \
+             /calico/bgp/v1/global/filters/NAME and name that filter in `filters` of the peers",
             list(&filters),
             if filters.len() == 1 { "is" } else { "are" }
         );
@@ -70,7 +70,7 @@ fn hosts(model: &Model, notes: &mut Vec<Note>) {
         notes.push(Note {
             code: "shared-address",
             subject: addr.to_string(),
-            text: format!("several hosts claim {addr}: {}; give each its own", list(&names)),
+            text: format!("several hosts claim {addr}: {}; give each a different address", list(&names)),
         });
     }
 }
@@ -111,8 +111,8 @@ fn explicit_peers(model: &Model, local: &Local, intent: &RoutingIntent, notes: &
             code: "own-only-hint",
             subject: first.clone(),
             text: format!(
-                "other hosts peer with {} too, so it sees every block once for each host: \"own_only\": true in the \
-                 peer's value announces only what this host has",
+                "other hosts also peer with {}, so it receives every block from each host: with \
+                 \"own_only\": true in the peer's value this host announces only its own blocks",
                 list(&shared_routers)
             ),
         });
@@ -151,7 +151,8 @@ fn nats_without_endpoint(model: &Model, notes: &mut Vec<Note>) {
                 code: "nat-left-out",
                 subject: Key::Endpoint(workload.key.clone()).to_string(),
                 text: format!(
-                    "not mapped, because the inner address is none of the endpoint's own: {}; all else of it is in force",
+                    "not mapped, because the inner address is not an address of the endpoint: {}; the rest \
+                     of the endpoint is in force",
                     list(&stray)
                 ),
             });
@@ -180,15 +181,15 @@ fn closed_filters(model: &Model, value: &Peer, key: &Key, notes: &mut Vec<Note>)
             Some(FilterValue::Unreadable) => (
                 "filter-unreadable",
                 format!(
-                    "the value of filter {name} cannot be read and never could (`tortie store validate` says why): nothing \
-                     passes in either direction but the blocks of this host"
+                    "filter {name} never had a valid value (`tortie store validate` has the reason): \
+                     nothing but the blocks of this host passes in either direction"
                 ),
             ),
             None => (
                 "filter-missing",
                 format!(
-                    "there is no filter {name}, so nothing passes in either direction but the blocks of this host: write \
-                     /calico/bgp/v1/global/filters/{name}, or take it out of `filters`"
+                    "there is no filter {name}, so nothing but the blocks of this host passes in either \
+                     direction: write /calico/bgp/v1/global/filters/{name}, or remove it from `filters`"
                 ),
             ),
         };
@@ -244,8 +245,8 @@ fn import_pools_hint(
         code: "import-pools-hint",
         subject: peer.name.clone(),
         text: format!(
-            "announces {first}{more} inside pools, which no host announced: \"import_pools\": false in the peer's \
-             value refuses that"
+            "announces {first}{more} inside pools, which no host announced: \"import_pools\": false in the \
+             peer's value rejects such routes"
         ),
     })
 }

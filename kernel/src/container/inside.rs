@@ -153,7 +153,7 @@ impl Stripped {
         for addr in &self.addrs {
             net.remove_address(self.index, *addr, if addr.is_ipv4() { 32 } else { 128 })?;
         }
-        let doing = format!("interface {} {INSIDE} cannot be given back", self.old_name);
+        let doing = format!("interface {} {INSIDE} cannot be restored", self.old_name);
         let Some(now) = net.devices()?.into_iter().find(|device| device.index == self.index) else {
             return Ok(());
         };

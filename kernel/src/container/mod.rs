@@ -243,8 +243,9 @@ pub enum ContainerNetError {
     },
     /// Two owners need the same interface name: names contain 44 bits of a hash of the owner's ID.
     #[error(
-        "interface {name} on this host is {holder}'s, and {wanted} would have the same name: {wanted} is refused, and {holder} stays as it \
-         is; give {wanted} another id (start it anew), or remove {holder}"
+        "interface {name} on this host belongs to {holder}, and {wanted} would have the same name: {wanted} \
+         is refused, and {holder} stays as it is; give {wanted} another id (start it again), or remove \
+         {holder}"
     )]
     Taken {
         /// Name of the interface.
@@ -264,7 +265,8 @@ pub enum ContainerNetError {
     },
     /// Another interface has a route to the address.
     #[error(
-        "this host has a route to {addr} over {by}: the address is in use, or was left behind; see `tortie ipam check`"
+        "this host has a route to {addr} over {by}: the address is in use, or the route is a leftover; see \
+         `tortie ipam check`"
     )]
     AddressInUse {
         /// The address in use.
@@ -276,7 +278,7 @@ pub enum ContainerNetError {
     #[error("an MTU of {0} is too small for IPv6 addresses: set 1280 or more")]
     SmallMtu(u32),
     /// The kernel lacks a feature.
-    #[error("the kernel lacks {what}: load the module {module}, or do without")]
+    #[error("the kernel lacks {what}: load the module {module}, or do not use this feature")]
     Module {
         /// The missing feature.
         what: &'static str,

@@ -18,6 +18,7 @@ use crate::netlink::event::Event;
 use crate::netlink::neighbour;
 use crate::netlink::route::{self, Leg, RTN_UNICAST, Route, RouteId};
 use crate::netlink::socket::{Refusal, Socket};
+use tortie_config::counted;
 use tortie_metrics::Histogram;
 
 /// First pause before a failed request is retried; it doubles up to `RETRY_LAST`.
@@ -164,7 +165,8 @@ impl Applier {
             let first = left.first().map(ToString::to_string).unwrap_or_default();
             let count = left.len();
             sink(KernelFact::Transient(format!(
-                "connections of {count} addresses without endpoint ({first}, ...) may live on: {refusal}"
+                "connections of {} without endpoint ({first}, ...) may persist: {refusal}",
+                counted(count, "address")
             )));
         }
         Ok(())

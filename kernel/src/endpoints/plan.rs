@@ -339,7 +339,8 @@ impl Endpoints {
         if !self.is_workload(name) {
             let prefixes = self.prefixes.join(", ");
             return Failed(format!(
-                "interface {name} is none of a workload: its name begins with none of {prefixes} (InterfacePrefix)"
+                "interface {name} does not belong to a workload: its name begins with none of {prefixes} \
+                 (InterfacePrefix)"
             ));
         }
         match self.actual.link_named(name) {

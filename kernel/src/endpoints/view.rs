@@ -66,7 +66,7 @@ impl Endpoints {
                 .conditions
                 .get(key)
                 .cloned()
-                .unwrap_or_else(|| EndpointCondition::Down("it was not looked at yet".to_owned())),
+                .unwrap_or_else(|| EndpointCondition::Down("it was not compared yet".to_owned())),
         })
     }
 
@@ -95,11 +95,13 @@ impl Endpoints {
 
     fn differences_of(&self, name: &str) -> Vec<String> {
         let words = |work: EndpointRequest| match work {
-            EndpointRequest::DeleteRoute { prefix, .. } => format!("{prefix}: route to {name}, not wanted"),
+            EndpointRequest::DeleteRoute { prefix, .. } => format!("{prefix}: route to {name}, not desired"),
             EndpointRequest::DeleteNeighbour { addr, .. } => {
-                format!("{addr}: neighbour on {name}, not wanted")
+                format!("{addr}: neighbour on {name}, not desired")
             }
-            EndpointRequest::Sysctls { .. } => format!("{name}: sysctls are not as wanted, or not read yet"),
+            EndpointRequest::Sysctls { .. } => {
+                format!("{name}: sysctls are not in their desired state, or not read yet")
+            }
             EndpointRequest::PutNeighbour { addr, .. } => format!("{addr}: neighbour on {name} missing"),
             EndpointRequest::PutRoute { prefix, .. } => format!("{prefix}: route to {name} missing"),
         };

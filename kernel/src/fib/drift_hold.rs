@@ -107,7 +107,7 @@ impl DriftHold {
 pub(crate) fn process(port: u32) -> String {
     match std::fs::read_to_string(format!("/proc/{port}/comm")) {
         Ok(name) => format!("process {port} is `{}`", name.trim_end()),
-        Err(_) => "no such process any more".to_owned(),
+        Err(_) => "the process has ended".to_owned(),
     }
 }
 

@@ -141,8 +141,10 @@ pub fn address_uses() -> io::Result<AddressUses> {
     let mut unread_ports = bridged(&mut socket)?;
     read_namespaces(&mut uses, &mut socket, &own, others, &mut unread_ports);
     uses.unreadable.extend(unread_ports.into_values().map(|port| {
-        format!("the network namespace behind {port}, a port of a bridge, cannot be looked into: run as root, with the \
-                 host's processes and /run in sight")
+        format!(
+            "the network namespace behind {port}, a port of a bridge, cannot be read: run as root, with \
+             access to the host's processes and /run"
+        )
     }));
     uses.found.sort_unstable();
     uses.found.dedup();
@@ -270,11 +272,11 @@ fn read_namespaces(
             looked
         };
         let thread = std::thread::Builder::new().name("namespaces".to_owned()).spawn_scoped(scope, body)?;
-        thread.join().map_err(|_| io::Error::other("the thread that looks into namespaces ended"))
+        thread.join().map_err(|_| io::Error::other("the thread that reads namespaces ended"))
     });
     let looked = match looked {
         Ok(looked) => looked,
-        Err(error) => return uses.unreadable.push(format!("no other namespace was looked into: {error}")),
+        Err(error) => return uses.unreadable.push(format!("no other namespace was read: {error}")),
     };
     for (name, number, read) in looked {
         match read {
@@ -285,7 +287,7 @@ fn read_namespaces(
                 number.and_then(|number| unread_ports.remove(&number));
             }
             Ok(None) => {}
-            Err(error) => tracing::debug!(target: "tortie", "{name} is not looked into: {error}"),
+            Err(error) => tracing::debug!(target: "tortie", "{name} was not read: {error}"),
         }
     }
 }

@@ -141,7 +141,7 @@ fn links(namespace: &mut ProbeNamespace) -> io::Result<Result<String, String>> {
         message::write(buf, flags | NLM_F_CREATE | NLM_F_EXCL, seq, pair);
     })?;
     if let Err(refusal) = made {
-        return Ok(Err(format!("{refusal}: is the kernel's module veth there?")));
+        return Ok(Err(format!("{refusal}: is the kernel module veth loaded?")));
     }
     let (devices, _) = dump::devices(&mut namespace.netlink)?;
     for device in devices.iter().filter(|d| PAIR.contains(&d.name.as_str())) {
@@ -207,7 +207,7 @@ fn ipip(namespace: &mut ProbeNamespace) -> io::Result<Result<String, String>> {
     let made = namespace.netlink.request(|(), buf, flags, seq| create.encode(buf, flags, seq))?;
     Ok(match made {
         Err(refusal) if refusal.code != libc::EEXIST => {
-            Err(format!("{refusal}: is the kernel's module ipip there?"))
+            Err(format!("{refusal}: is the kernel module ipip loaded?"))
         }
         _ => Ok(String::new()),
     })

@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use tortie_config::counted;
 
 use crate::nft::dump::{ChainDump, TableDump};
 use crate::nft::edit_order;
@@ -145,16 +146,16 @@ fn orphans(desired: &Table, found: &TableDump, edits: &mut Vec<Edit>) {
 pub(crate) fn describe(edit: &Edit, found: Option<&TableDump>) -> String {
     let there = |name: &Name, map: fn(&TableDump, &Name) -> bool| found.is_some_and(|found| map(found, name));
     match edit {
-        Edit::DeleteTable => "a set has another type: the table is made anew".to_owned(),
+        Edit::DeleteTable => "a set has another type: the table is written again".to_owned(),
         Edit::ClearDormant => "the table is switched off".to_owned(),
-        Edit::ReplaceElements(name, _) => format!("set {name} has elements that are none of ours"),
+        Edit::ReplaceElements(name, _) => format!("set {name} has elements that are not ours"),
         Edit::Set(name, _) => format!("set {name} is missing"),
         Edit::Elements { set, add, remove, .. } => match (add.keys().next(), remove.keys().next()) {
             (Some(first), _) => {
                 format!("set {set} lacks {} of its elements, the first is {first}", add.len())
             }
             (None, Some(first)) => {
-                format!("set {set} has {} elements too many, the first is {first}", remove.len())
+                format!("set {set} has {} too many, the first is {first}", counted(remove.len(), "element"))
             }
             (None, None) => format!("set {set} differs"),
         },

@@ -51,9 +51,9 @@ impl fmt::Display for Denied {
             Self::Spoofed => f.write_str("its source is none of its endpoint's addresses"),
             Self::Loopback => f.write_str("from a workload to a loopback address of its host"),
             Self::Inactive => f.write_str("its endpoint is not active"),
-            Self::Ipip => f.write_str("IPIP from a source that is no host of the cluster"),
+            Self::Ipip => f.write_str("IPIP from a source that is not a host of the cluster"),
             Self::ToHost => f.write_str("from a workload to its host (DefaultEndpointToHostAction)"),
-            Self::NoIpv6 => f.write_str("IPv6 of workloads is off (Ipv6Support)"),
+            Self::NoIpv6 => f.write_str("IPv6 of workloads is disabled (Ipv6Support)"),
         }
     }
 }

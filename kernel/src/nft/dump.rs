@@ -83,7 +83,10 @@ pub(crate) fn table(socket: &mut Socket, name: &str) -> io::Result<Option<TableD
         }
         std::thread::sleep(Duration::from_millis(5) * tries);
     }
-    Err(io::Error::new(io::ErrorKind::Interrupted, "others change packet rules faster than they can be read"))
+    Err(io::Error::new(
+        io::ErrorKind::Interrupted,
+        "other processes change packet rules faster than they can be read",
+    ))
 }
 
 /// Dumps the rules of the table of family `inet` with this name, by chain, without a check for concurrent

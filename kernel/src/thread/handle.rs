@@ -75,7 +75,7 @@ pub fn spawn(options: &Options, sink: Sink) -> io::Result<KernelHandle> {
         let state = State::empty(options, false);
         let kernel = start("kernel", move || run_off(&inbox, sink, &state))?;
         let drops = Arc::new(DropLog::default());
-        drops.set_problem("the kernel is left alone (--kernel off)".to_owned());
+        drops.set_problem("the kernel is not used (--kernel off)".to_owned());
         return Ok(KernelHandle { sender, stop_watch: None, drops, threads: vec![kernel] });
     }
     let writer = Socket::open()?;

@@ -253,8 +253,9 @@ impl State {
                 format!("{hop}: reached by the learned route {}", through.join(" over ")),
             ),
             (true, Some(looped)) => {
-                let text =
-                    format!("{hop}: only the learned route {looped} covers it, which would lead to itself");
+                let text = format!(
+                    "{hop}: only the learned route {looped} covers it, which would resolve through itself"
+                );
                 (StepOutcome::No, text)
             }
             (true, None) => return None,

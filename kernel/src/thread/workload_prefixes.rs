@@ -39,8 +39,9 @@ impl WorkloadPrefixes {
             self.accepted = default.into_iter().filter(free).collect();
         }
         let text = format!(
-            "InterfacePrefix {} fits {taken}, by which this host reaches its network: as an interface of a workload it would be cut \
-             off, so interfaces that begin with {} stay those of workloads; correct InterfacePrefix",
+            "InterfacePrefix {} matches {taken}, by which this host reaches its network and which would be \
+             cut off as an interface of a workload, so {} stays in force as the prefix; correct \
+             InterfacePrefix",
             globals.interface_prefixes.join(","),
             self.accepted.join(","),
         );

@@ -217,7 +217,7 @@ fn whatever_fails_leaves_nothing_behind() {
         };
         // Without a listener: ten seconds, here a third of one.
         let begin = Instant::now();
-        try_it("no agent", &good, "no agent here", true);
+        try_it("no agent", &good, "no agent runs here", true);
         assert!(begin.elapsed() < Duration::from_secs(2));
         try_it(
             "no namespace",
@@ -266,7 +266,7 @@ fn a_late_removal_leaves_the_next_instance_alone_and_a_killed_try_is_taken_over(
         let mut first = wanted(&old, "ns.web", &["10.65.0.2"]);
         first.instance = Some("first".to_owned());
         let attached = host.attach(&first).unwrap();
-        assert!(attached.notes[0].contains("no agent here"), "{:?}", attached.notes);
+        assert!(attached.notes[0].contains("no agent runs here"), "{:?}", attached.notes);
         let mut second = AttachRequest { netns: new.path(), addrs: addrs(&["10.65.0.3"]), ..first.clone() };
         second.instance = Some("second".to_owned());
         second.ports_table = container::ports_table("tortie-ports", "second");

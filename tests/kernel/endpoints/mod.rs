@@ -371,8 +371,8 @@ fn observing_reports_the_difference_and_writes_nothing() {
             [
                 "10.65.0.2/32: route to calia missing",
                 "10.65.0.2: neighbour on calia missing",
-                "10.65.0.9/32: route to calia, not wanted",
-                "calia: sysctls are not as wanted, or not read yet",
+                "10.65.0.9/32: route to calia, not desired",
+                "calia: sysctls are not in their desired state, or not read yet",
             ]
         );
         assert_eq!((ip("route show"), ip("neigh show nud permanent")), (before, String::new()));

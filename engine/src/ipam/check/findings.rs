@@ -114,7 +114,7 @@ impl ConsistencyCheck<'_> {
         };
         let (kind, why) = match host {
             Some(host) if self.is_gone(host) => {
-                (Kind::Leaked, format!("{holder} on {host}, which is no host any more"))
+                (Kind::Leaked, format!("{holder} on {host}, which is no longer a host of the cluster"))
             }
             Some(host) if self.evidence.host.as_deref() == Some(host) => match self.evidence.blind.as_slice()
             {
@@ -123,7 +123,7 @@ impl ConsistencyCheck<'_> {
                 }
                 [first, ..] => (
                     Kind::Unproven,
-                    format!("{holder} on {host}; no endpoint has it, but {first} could not be looked at"),
+                    format!("{holder} on {host}; no endpoint has it, but {first} could not be checked"),
                 ),
             },
             Some(host) => {
@@ -176,8 +176,9 @@ impl ConsistencyCheck<'_> {
                 && held.is_none()
                 && !known
             {
-                let text =
-                    format!("{user} has it, of pool {pool}, and it is not allocated: another one may get it");
+                let text = format!(
+                    "{user} has it, of pool {pool}, and it is not allocated: another workload may get it"
+                );
                 self.add_finding(Kind::Unaccounted, &subject, text, None);
             }
         }
@@ -200,8 +201,9 @@ impl ConsistencyCheck<'_> {
             .map(|endpoint| {
                 let nets: Vec<String> = endpoint.nets.iter().map(|net| net.addr().to_string()).collect();
                 let text = format!(
-                    "it stands as active with {}, and there is no interface {} on {}: its workload is gone, and nobody said so; \
-                     tortie store rm takes the endpoint away, after which its addresses are leaked ones",
+                    "it is active with {}, and there is no interface {} on {}: its workload is gone and was \
+                     not deleted; tortie store rm deletes the endpoint, and its addresses are then leaked \
+                     ones",
                     if nets.is_empty() { "no address".to_owned() } else { nets.join(", ") },
                     endpoint.interface,
                     endpoint.host
@@ -226,7 +228,7 @@ impl ConsistencyCheck<'_> {
         for (cidr, stored) in &self.state.blocks {
             match outer.filter(|outer| outer.covers(cidr)) {
                 Some(outer) => {
-                    let text = format!("it lies in block {outer}: their addresses may be given out twice");
+                    let text = format!("it is inside block {outer}: their addresses may be allocated twice");
                     self.add_finding(Kind::Duplicate, &cidr.to_string(), text, None);
                 }
                 None => outer = Some(*cidr),
@@ -234,7 +236,7 @@ impl ConsistencyCheck<'_> {
             let block = &stored.value;
             match block.affinity() {
                 BlockAffinity::None if block.is_empty() => {
-                    let text = "nobody owns it and nobody uses it".to_owned();
+                    let text = "no host owns it and no endpoint uses it".to_owned();
                     self.add_finding(
                         Kind::Ownerless,
                         &cidr.to_string(),
@@ -243,7 +245,7 @@ impl ConsistencyCheck<'_> {
                     );
                 }
                 BlockAffinity::Host(owner) if self.is_gone(owner) => {
-                    let text = format!("its owner {owner} is no host any more");
+                    let text = format!("its owner {owner} is no longer a host of the cluster");
                     let fix = Repair::ClearOwner { block: *cidr, owner: Some(owner.clone()) };
                     self.add_finding(Kind::Ownerless, &cidr.to_string(), text, Some(fix));
                 }
@@ -251,7 +253,7 @@ impl ConsistencyCheck<'_> {
                     if !self.state.affinities.contains_key(&(owner.clone(), *cidr)) =>
                 {
                     let text = format!(
-                        "block {cidr} names {owner}, which has no affinity to it: nobody announces it"
+                        "block {cidr} names {owner}, which has no affinity to it: no host announces it"
                     );
                     let fix = Repair::Affinity { host: owner.clone(), block: *cidr };
                     self.add_finding(Kind::Affinity, &format!("{owner} {cidr}"), text, Some(fix));
@@ -300,9 +302,9 @@ impl ConsistencyCheck<'_> {
                 None if self.unreadable(cidr) => continue,
                 None => format!("{host} has an affinity to block {cidr}, which does not exist"),
                 Some(BlockAffinity::Host(owner)) if owner == host => match state {
-                    Some(AffinityState::Pending) => format!("the claim of {cidr} by {host} stopped half way"),
+                    Some(AffinityState::Pending) => format!("{host} did not complete its claim of {cidr}"),
                     Some(AffinityState::PendingDeletion) => {
-                        format!("{host} began to give {cidr} up and did not end it")
+                        format!("{host} began to release {cidr} and did not complete that")
                     }
                     None | Some(AffinityState::Confirmed) => continue,
                 },
@@ -310,7 +312,7 @@ impl ConsistencyCheck<'_> {
                     format!("{host} has an affinity to block {cidr}, whose owner is {owner}")
                 }
                 Some(BlockAffinity::None) => {
-                    format!("{host} has an affinity to block {cidr}, which nobody owns")
+                    format!("{host} has an affinity to block {cidr}, which has no owner")
                 }
             };
             let fix = Repair::Affinity { host: host.clone(), block: *cidr };

@@ -126,7 +126,9 @@ impl Excluded {
             ranges.iter().any(|range| range.first <= network.last() && network.addr() <= range.last)
         });
         lost.map_or_else(String::new, |(network, whose)| {
-            format!(" outside of {network}, {whose}, which holds addresses of machines that no key names")
+            format!(
+                " outside of {network}, {whose}, which has addresses of machines outside of the data model"
+            )
         })
     }
 }

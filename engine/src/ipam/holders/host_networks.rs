@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tortie_config::Resource;
+use tortie_config::counted;
 use tortie_config::key::{BgpItem, Key, Scope};
 use tortie_net::Cidr;
 
@@ -86,7 +87,7 @@ pub fn pool_overlap(pool: &Cidr, hosts: &[HostNetwork]) -> Option<String> {
     let also = match first.len() - 1 {
         0 => String::new(),
         1 => " and of 1 host more".to_owned(),
-        more => format!(" and of {more} hosts more"),
+        more => format!(" and of {}", counted(more, "more host")),
     };
     let covered = found.keys().filter(|(_, other)| cidr.covers(other)).count();
     let others = match found.len() - covered {

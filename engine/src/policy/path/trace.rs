@@ -59,10 +59,12 @@ impl Party {
         let found: Vec<&EndpointKey> =
             model.endpoint_resources().filter(called).map(|(key, _)| key).collect();
         match found.as_slice() {
-            [] => Err(format!("no endpoint, host or address is called {name}: see `tortie endpoint list`")),
+            [] => {
+                Err(format!("no endpoint, host or address has the name {name}: see `tortie endpoint list`"))
+            }
             [key] => Ok(Self::Endpoint((*key).clone())),
             [first, second, ..] => Err(format!(
-                "{} endpoints are called {name}, such as {first} and {second}: give the key",
+                "{} endpoints have the name {name}, such as {first} and {second}: give the key",
                 found.len()
             )),
         }
@@ -147,11 +149,11 @@ pub enum NotEvaluated {
 impl fmt::Display for NotEvaluated {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Kernel => f.write_str(
-                "the kernels: connections that are there already, routes, rules of other programs, sockets",
-            ),
+            Self::Kernel => {
+                f.write_str("the kernels: existing connections, routes, rules of other programs, sockets")
+            }
             Self::Settings(host) => {
-                write!(f, "settings of {host} alone: global ones and defaults were taken")
+                write!(f, "settings of {host} alone: global settings and defaults were used")
             }
             Self::HostEndpoint(key) => {
                 write!(
@@ -165,14 +167,18 @@ impl fmt::Display for NotEvaluated {
                     "whether the hosts are in one subnet, for pool {pool} with cross-subnet: no tunnel was assumed"
                 )
             }
-            Self::Outside(addr) => write!(f, "what becomes of the packet outside of the cluster, at {addr}"),
+            Self::Outside(addr) => write!(f, "the path of the packet outside of the cluster, at {addr}"),
             Self::LastGood(key) => {
-                write!(f, "the present value of {key}, which cannot be read: its last good one is in force")
+                write!(
+                    f,
+                    "the present value of {key}, which cannot be parsed: its last good value is in force"
+                )
             }
             Self::Unreadable(key) => {
                 write!(
                     f,
-                    "{key}, which cannot be read and never could: it may have been meant to decide about this packet"
+                    "{key}, which never had a valid value: it may have been meant to decide about this \
+                     packet"
                 )
             }
         }
@@ -322,7 +328,7 @@ pub(super) fn follow(
     let mut host_paths = Vec::new();
     let entry = |end: &AddressLocation| end.interface.clone().map_or(Place::Host, Place::Interface);
     match (&from.host, &to.host) {
-        (None, None) => return Err(format!("neither {src} nor {dst} is known to the store")),
+        (None, None) => return Err(format!("neither {src} nor {dst} is in the store")),
         (Some(host), Some(same)) if host == same => {
             let here = HostState::of(model, host, &mut not_evaluated);
             host_paths.push(here.half(packet, entry(&from), false, state));

@@ -268,7 +268,7 @@ fn names_that_fit_nobody_or_several_are_refused() {
     }
     assert!(matches!(party(&model, STORE[2].0), Party::Endpoint(key) if key.host() == "h1"));
     assert_eq!(party(&model, "h2"), Party::Host("h2".into()));
-    assert!(Party::find(&model, "eth0").unwrap_err().contains("2 endpoints are called eth0"));
+    assert!(Party::find(&model, "eth0").unwrap_err().contains("2 endpoints have the name eth0"));
     assert!(Party::find(&model, "nobody").unwrap_err().contains("no endpoint"));
     let probe = ProbePacket { protocol: 1, ports: None, icmp: Some((8, 0)) };
     let ends =

@@ -104,7 +104,7 @@ fn decide<R: IntoIterator<Item = Resolved>>(
         return withhold(rec, "unresolved", "the kernel reaches none of the next hops");
     }
     if tunnelled && !tunnel_present {
-        return withhold(rec, "no-tunnel", "the pool needs the tunnel, and tunl0 is not there");
+        return withhold(rec, "no-tunnel", "the pool needs the tunnel, and tunl0 does not exist");
     }
     hops.sort_unstable();
     hops.dedup();

@@ -275,8 +275,8 @@ impl Firewall {
     fn has_collision(&mut self) -> bool {
         let Some(what) = self.renderer.name_collision() else { return false };
         let what = format!(
-            "nothing is written any more: two different {what}; rename a policy, profile or tier, or write one of the two \
-             selectors in another way"
+            "packet rules are no longer written: two different {what}; rename a policy, profile or tier, or \
+             write one of the two selectors in another way"
         );
         self.generation = None;
         let begin = Instant::now();

@@ -409,7 +409,7 @@ impl Thread {
                 return Ok(None);
             }
             if self.state.mode == Mode::Observe {
-                return Ok(Some(format!("{} is not as wanted", ipip_tunnel::DEVICE)));
+                return Ok(Some(format!("{} is not in its desired state", ipip_tunnel::DEVICE)));
             }
             let problem = self.change_links(&changes)?;
             if problem.is_some() {

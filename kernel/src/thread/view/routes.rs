@@ -226,7 +226,7 @@ impl KernelView<'_> {
 fn describe(prefix: &Cidr, entry: &RouteEntry) -> String {
     let there = !matches!(entry.actual(), Actual::Absent | Actual::Lost);
     match (entry.desired(), there) {
-        (Desired::Nothing(_), _) => format!("{prefix}: in the kernel, not wanted"),
+        (Desired::Nothing(_), _) => format!("{prefix}: in the kernel, not desired"),
         (Desired::Blackhole, false) => format!("{prefix}: blackhole missing"),
         (Desired::Blackhole, true) => format!("{prefix}: should be a blackhole"),
         (Desired::Via(..), false) => format!("{prefix}: missing"),
