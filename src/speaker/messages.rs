@@ -44,7 +44,7 @@ pub enum ToSpeaker {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     /// Too many orders (resets, queries) are queued: try again.
-    #[error("the speaker is busy; try again")]
+    #[error("the BGP speaker is busy; try again")]
     Busy,
     /// The thread has ended.
     #[error("the speaker has stopped")]

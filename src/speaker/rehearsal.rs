@@ -189,7 +189,9 @@ impl Rehearsal {
                 None => after.peers.get(name).is_some_and(|peer| peer.shutdown.is_none()),
             };
             if stays {
-                changes.not_judged.push(format!("{name} is reset: until it comes again its routes are gone"));
+                changes
+                    .not_judged
+                    .push(format!("{name} is reset: its routes are gone until the session is up again"));
                 changes.reset.insert(name.clone());
             } else {
                 changes.end.insert(name.clone());

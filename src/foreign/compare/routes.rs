@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
+use tortie_config::counted;
 use tortie_net::Cidr;
 
 use super::comparison::{CompareResult, Comparison, Plane};
@@ -56,7 +57,7 @@ fn learned(found: &ForeignState) -> Learned<'_> {
 impl RouteComparison<'_> {
     fn absent(&self, out: &mut Comparison, plane: Plane, prefix: Cidr, what: &str) {
         if self.look.is_partial() {
-            let why = "the main table changed each time it was read, so it may only have been overlooked";
+            let why = "the main table changed during each read, so it may have been missed";
             out.put(
                 plane,
                 CompareResult::NotCompared,
@@ -117,7 +118,8 @@ impl RouteComparison<'_> {
             }
         }
         if count > 0 {
-            let text = format!("static neighbours and sysctls of {count} workloads are not compared");
+            let text =
+                format!("static neighbours and sysctls of {} are not compared", counted(count, "workload"));
             out.put(Plane::Interface, CompareResult::NotCompared, "neighbours", text);
         }
     }
@@ -163,7 +165,7 @@ impl RouteComparison<'_> {
                     Some(route) => not_compared(
                         out,
                         format!(
-                            "{}, and BIRD learned nothing for it: who says so is not known",
+                            "{}, and BIRD learned no route for it: its source is unknown",
                             self.describe(route)
                         ),
                     ),
@@ -235,7 +237,7 @@ impl RouteComparison<'_> {
             let whose = format!("learned from {}", route.from);
             let subject = prefix.to_string();
             let Some(peer) = self.peer(&route.from) else {
-                let text = format!("{whose}: the store wants no such session");
+                let text = format!("{whose}: the store configures no such session");
                 out.put(Plane::Route, CompareResult::Extra, subject, text);
                 continue;
             };
@@ -321,7 +323,7 @@ impl RouteComparison<'_> {
         if !self.found.bird_has_routes_of(route.prefix.is_v4()) {
             return (
                 CompareResult::NotCompared,
-                "where BIRD has it from only its control socket shows, which was not read",
+                "only BIRD's control socket shows its source, and that was not read",
             );
         }
         if self.wanted.remote.is_none() {
@@ -333,7 +335,9 @@ impl RouteComparison<'_> {
                 CompareResult::NotCompared,
                 "BIRD has it from another protocol than BGP, by its own configuration",
             ),
-            false => (CompareResult::Extra, "nobody announces it any more, and BIRD itself does not have it"),
+            false => {
+                (CompareResult::Extra, "no peer announces it any more, and BIRD itself does not have it")
+            }
         }
     }
 

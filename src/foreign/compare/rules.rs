@@ -138,7 +138,7 @@ fn filter(wanted: &HostIntent, table: &FelixTable, chains: &[Chain<'_>], out: &m
     bodies(wanted, table, out);
     if !chains.is_empty() {
         let text =
-            "failsafe ports, what workloads may ask of their host, and who may send IPIP are not compared";
+            "failsafe ports, access of workloads to their host, and permitted IPIP sources are not compared";
         out.put(Plane::Rule, CompareResult::NotCompared, subject(table.v4, "frame"), text);
     }
     for name in table.chains.keys() {
@@ -198,7 +198,7 @@ fn one(chain: &Chain<'_>, table: &FelixTable, out: &mut Comparison) {
     }
     let list = |names: &[&str]| if names.is_empty() { "none".to_owned() } else { names.join(", ") };
     let wanted: Vec<&str> = wanted.iter().map(String::as_str).collect();
-    let text = format!("packets should meet {}, and meet {}", list(&wanted), list(&there));
+    let text = format!("packets should pass {}, and pass {}", list(&wanted), list(&there));
     out.put(Plane::Rule, CompareResult::Different, place, text);
 }
 

@@ -33,17 +33,12 @@ pub(super) fn compare(wanted: &HostIntent, found: &ForeignState, out: &mut Compa
         }
     }
     for name in wanted.intent.ranges.keys() {
-        out.put(
-            Plane::Session,
-            CompareResult::NotCompared,
-            name,
-            "who comes from a range of addresses is not configured",
-        );
+        out.put(Plane::Session, CompareResult::NotCompared, name, "dynamic peers are not configured in BIRD");
     }
     for session in all.iter().filter(|session| !met.contains(session.name.as_str())) {
         let text = match session.neighbor {
-            Some(neighbor) => format!("BIRD has a session with {neighbor} that the store does not want"),
-            None => "BIRD has a session that the store does not want".to_owned(),
+            Some(neighbor) => format!("BIRD has a session with {neighbor} that the store does not configure"),
+            None => "BIRD has a session that the store does not configure".to_owned(),
         };
         out.put(Plane::Session, CompareResult::Extra, &session.name, text);
     }
@@ -77,7 +72,7 @@ fn one(name: &str, peer: &PeerIntent, own: u32, session: &BirdProtocol, out: &mu
     } else if session.is_established() {
         out.equal(Plane::Session);
     } else {
-        let text = format!("BIRD's session is not up ({state}): what would come over it is not known");
+        let text = format!("BIRD's session is not up ({state}): its routes are unknown");
         out.put(Plane::Session, CompareResult::NotCompared, name, text);
     }
 }

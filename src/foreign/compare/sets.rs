@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use tortie_config::counted;
 use tortie_net::Cidr;
 
 use super::comparison::{CompareResult, Comparison, Plane};
@@ -67,14 +68,16 @@ pub(super) fn compare(wanted: &HostIntent, found: &ForeignState, out: &mut Compa
                     Plane::Set,
                     CompareResult::Missing,
                     &set.what,
-                    format!("{} members", set.members.len()),
+                    format!("{}", counted(set.members.len(), "member")),
                 ),
             }
         }
         for (id, (name, set)) in &there {
             if id.starts_with("s:") && !met.contains(name.as_str()) {
-                let text =
-                    format!("{} members of a selector that no rule of this host uses", set.members.len());
+                let text = format!(
+                    "{} of a selector that no rule of this host uses",
+                    counted(set.members.len(), "member")
+                );
                 out.put(Plane::Set, CompareResult::Extra, name.as_str(), text);
             }
         }
@@ -122,7 +125,8 @@ fn sets(wanted: &HostIntent, v4: bool) -> Vec<Set> {
 
 fn one(set: &Set, name: &str, found: &FelixSet, out: &mut Comparison) {
     if found.others > 0 {
-        let text = format!("{name} has {} members with ports, which are not compared", found.others);
+        let text =
+            format!("{name} has {} with ports, which are not compared", counted(found.others, "member"));
         return out.put(Plane::Set, CompareResult::NotCompared, &set.what, text);
     }
     let few = |list: Vec<&Cidr>| {

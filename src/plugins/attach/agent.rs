@@ -94,7 +94,7 @@ pub async fn applied(
             Ok(answer) => return wait_result(agent, &answer).map(|()| None),
             Err(error) if error.kind == ClientErrorKind::Absent || error.kind == ClientErrorKind::Broken => {
                 if agent.absent == AgentAbsent::Continue {
-                    return Ok(Some(format!("{error}; gone on without it, as agentAbsent says")));
+                    return Ok(Some(format!("{error}; continued without it, as agentAbsent says")));
                 }
                 if give_up.is_some_and(|at| Instant::now() + RETRY_INTERVAL > at) {
                     return Err(AttachError::AgentAbsent(format!(
@@ -137,7 +137,7 @@ async fn ask(
 }
 
 fn wait_result(agent: &AgentClient, answer: &Applied) -> Result<(), AttachError> {
-    let reason = || answer.reason.clone().unwrap_or_else(|| "it gives no reason".to_owned());
+    let reason = || answer.reason.clone().unwrap_or_else(|| "no reason given".to_owned());
     match answer.result.as_str() {
         "applied" => Ok(()),
         "frozen" => Err(AttachError::NotReady(reason())),

@@ -27,7 +27,8 @@ pub async fn allocate(
     request.attached = all_held(own).await;
     tracing::warn!(
         target: "tortie",
-        "the store calls addresses free that interfaces of this host hold ({} of them): they are passed over; see `tortie ipam check`",
+        "interfaces of this host have addresses that are free in the store ({} of them): they are skipped; \
+         see `tortie ipam check`",
         request.attached.len()
     );
     ipam.assign(&request).await

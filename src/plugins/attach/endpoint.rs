@@ -173,7 +173,7 @@ pub(super) async fn take_back(store: &dyn Store, key: &EndpointKey, revision: Re
 }
 
 fn busy(key: &str) -> AttachError {
-    AttachError::Timeout(format!("{key} is changed again and again by another process: try again later"))
+    AttachError::Timeout(format!("another process keeps changing {key}: try again later"))
 }
 
 fn unchanged(key: &str, old: Option<&KeyValue>) -> Compare {

@@ -155,7 +155,7 @@ fn make_with(wanted: &AttachRequest, steps: &mut UndoList) -> Result<Parts, Cont
                     });
                 }
                 container::remove_link(host)?;
-                notes.push(format!("{host} was left over from an earlier try and was replaced"));
+                notes.push(format!("{host} was left over from an earlier attempt and was replaced"));
             }
             container::create_veth(&VethSpec {
                 host,

@@ -82,8 +82,8 @@ pub async fn preflight(
 fn judge(identity: AgentIdentity, node: &str) -> Result<Exclusions, AttachError> {
     if identity.node != node {
         return Err(AttachError::Invalid(format!(
-            "this call is for the host {node}, and the agent of this machine is {}'s: nothing is written; set the same name for both \
-             (`node` of the configuration, TORTIE_NODE, --node)",
+            "this call is for the host {node}, and the agent of this machine runs as {}: nothing is \
+             written; set the same name for both (`node` of the configuration, TORTIE_NODE, --node)",
             identity.node
         )));
     }

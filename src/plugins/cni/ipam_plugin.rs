@@ -26,7 +26,7 @@ pub(super) async fn answer(call: &Call, calico: bool) -> Result<Option<Value>, C
     if let Some(other) = &call.config.ipam.foreign
         && call.env.command != Command::Del
     {
-        let expected = "this is tortie-ipam: name it there, or call the other one";
+        let expected = "this is tortie-ipam: set that name there, or call the other plugin";
         return Err(CniError::value("ipam.type", &other.as_str().into(), expected));
     }
     let command = call.env.command;

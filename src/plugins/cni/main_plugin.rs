@@ -297,7 +297,7 @@ async fn del(call: &Call) -> Answer {
     let identity = call.identity()?;
     let foreign = call.forward(Command::Del).await;
     if call.no_store() {
-        tracing::info!(target: "tortie", "there is no store, so nothing of ours is left");
+        tracing::info!(target: "tortie", "there is no store, so there is nothing to remove");
         return foreign.map(|()| NO_RESULT);
     }
     let store = call.store().await?;

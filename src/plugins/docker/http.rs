@@ -38,7 +38,7 @@ pub(super) fn bind(path: &Path) -> io::Result<UnixListener> {
     }
     if let Ok(meta) = fs::symlink_metadata(path) {
         if !meta.file_type().is_socket() {
-            return Err(io::Error::other("something else is there, no socket: remove it"));
+            return Err(io::Error::other("another kind of file is there: remove it"));
         }
         if std::os::unix::net::UnixStream::connect(path).is_ok() {
             return Err(io::Error::other(

@@ -176,7 +176,8 @@ impl Driver {
             let item = DockerItem::Address { space: GLOBAL.to_owned(), addr };
             if self.state.get::<AddressRecord>(&item).await?.is_none() {
                 return Err(Refusal::new(format!(
-                    "{addr} was not given by our IPAM driver: use a network with --ipam-driver tortie-ipam"
+                    "{addr} was not allocated by our IPAM driver: use a network with --ipam-driver \
+                     tortie-ipam"
                 )));
             }
             addresses.push(addr);

@@ -65,7 +65,8 @@ impl Configured {
         if list.is_empty() {
             let kind = family.as_str();
             return format!(
-                "it has no enabled pool of IP{kind}: make one with `tortie store put /calico/v1/ipam/{kind}/pool/ADDRESS-LENGTH '{{\"cidr\": \"ADDRESS/LENGTH\"}}'`"
+                "it has no enabled pool of IP{kind}: create one with `tortie store put \
+                 /calico/v1/ipam/{kind}/pool/ADDRESS-LENGTH '{{\"cidr\": \"ADDRESS/LENGTH\"}}'`"
             );
         }
         format!("its pools are {}", list.join(", "))
@@ -79,7 +80,8 @@ impl Configured {
         let family = IpFamily::of_cidr(&pool);
         if self.disabled.contains(&pool) {
             return Err(Refusal::new(format!(
-                "pool {pool} of the data model gives out no addresses (`ipam` or `disabled` in its value); {}",
+                "no address is allocated from pool {pool} of the data model (`ipam` or `disabled` in its \
+                 value); {}",
                 self.text(family)
             )));
         }
@@ -168,7 +170,10 @@ fn asked(request: &wire::RequestPool, configured: &Configured) -> Result<PoolQue
             if configured.has(family) {
                 return Ok(PoolQuery::Known(PoolId::any(family)));
             }
-            Err(Refusal::new(format!("the data model cannot give addresses: {}", configured.text(family))))
+            Err(Refusal::new(format!(
+                "the data model cannot allocate addresses: {}",
+                configured.text(family)
+            )))
         }
         (SpaceName::Global, Some(pool)) => {
             configured.global(pool)?;
@@ -414,7 +419,7 @@ mod tests {
             ("global", "192.0.2.0/24", "", "its pools are 10.65.0.0/16"),
             ("default", "10.65.3.0/24", "", "--subnet 10.65.0.0/16 --ip-range 10.65.3.0/24"),
             ("default", "10.0.0.0/8", "", "its pools are 10.65.0.0/16"),
-            ("global", "10.66.0.0/16", "", "gives out no addresses"),
+            ("global", "10.66.0.0/16", "", "no address is allocated from pool"),
             ("default", "", "10.65.3.0/24", "--subnet"),
             ("default", "10.65.0.0/16", "10.66.0.0/24", "no part of pool"),
             ("default", "10.65.0.0", "", "no ADDRESS/LENGTH"),

@@ -72,7 +72,7 @@ impl State {
                 return Ok(new);
             }
         }
-        Err(Refusal::new(format!("{key} is changed again and again by another process: try again later")))
+        Err(Refusal::new(format!("another process keeps changing {key}: try again later")))
     }
 
     /// Writes a record unconditionally.

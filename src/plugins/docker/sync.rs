@@ -172,11 +172,11 @@ impl Driver {
                     return Ok(());
                 }
                 let Some((record, _)) = self.state.get::<AddressRecord>(item).await? else { return Ok(()) };
-                tracing::warn!(target: "tortie::docker", "{addr} is released: dockerd has forgotten it");
+                tracing::warn!(target: "tortie::docker", "{addr} is released: dockerd no longer has it");
                 self.take_back(&record.driver, &record.pool.parse()?, *addr).await
             }
             DockerItem::Endpoint(id) => {
-                tracing::warn!(target: "tortie::docker", "endpoint {id} is removed: dockerd has forgotten it");
+                tracing::warn!(target: "tortie::docker", "endpoint {id} is removed: dockerd no longer has it");
                 self.forget_endpoint(id).await
             }
             DockerItem::Network(_) => {
@@ -225,7 +225,8 @@ impl Driver {
         gone.sort_by_key(|item| matches!(item, DockerItem::Pool { .. }));
         for item in &gone {
             if let Err(error) = self.let_go(item, &living).await {
-                tracing::warn!(target: "tortie::docker", "what dockerd has forgotten cannot be removed yet: {error}");
+                tracing::warn!(target: "tortie::docker", "endpoints of containers that dockerd no longer \
+                                                          has cannot be removed yet: {error}");
             }
         }
         *before = forgotten;
@@ -253,7 +254,8 @@ pub(super) async fn run(shared: Arc<Driver>) {
     loop {
         tokio::time::sleep(pauses.next().unwrap_or(ROUND)).await;
         if let Err(error) = shared.collect(&mut before).await {
-            tracing::debug!(target: "tortie::docker", "no look at what dockerd forgot: {error}");
+            tracing::debug!(target: "tortie::docker", "the clean-up of containers that dockerd no longer \
+                                                       has failed: {error}");
         }
     }
 }

@@ -71,7 +71,7 @@ async fn prefixes(settings: &Settings, store: &dyn Store) -> Result<(), KurmaErr
         return Ok(());
     }
     Err(KurmaError(format!(
-        "`interface_prefix` is {prefix}, and the agent looks after interfaces that begin with {list}: write \
+        "`interface_prefix` is {prefix}, and the agent manages interfaces that begin with {list}: run \
          `tortie store put {} {list},{prefix}`",
         Key::Setting(Scope::Global, name.to_owned())
     )))

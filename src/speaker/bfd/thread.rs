@@ -179,7 +179,8 @@ impl BfdThread {
     fn check_lateness(&mut self, due: Option<Instant>, now: Instant) {
         let late = due.map(|due| now.saturating_duration_since(due)).unwrap_or_default();
         if late >= LATE {
-            tracing::debug!(target: "tortie::bfd", "ran {} ms late: silence meanwhile is no loss", late.as_millis());
+            tracing::debug!(target: "tortie::bfd", "ran {} ms late: missing packets during that time do not \
+                                                    count as a loss", late.as_millis());
             self.late += 1;
             self.core.late(now);
         }

@@ -132,16 +132,16 @@ impl Ranges {
         for (addr, _) in peers.filter(|(_, guard)| open(guard)) {
             if let Some(range) = keyed.iter().find(|range| range.contains(addr.addr())) {
                 clashes.push(format!(
-                    "peer {addr} has no password but lies in the range {range} that has one, so it cannot dial us: give \
-                     it one, or take it out of the range"
+                    "peer {addr} has no password but is in the range {range} that has one, so it cannot \
+                     connect: give it one, or exclude it from the range"
                 ));
             }
         }
         for inner in guards.iter().filter(|(_, guard)| open(guard)).map(|(prefix, _)| prefix) {
             if let Some(outer) = keyed.iter().find(|outer| outer.covers(inner)) {
                 clashes.push(format!(
-                    "range {inner} has no password but lies in {outer} that has one, so nobody can come from it: give \
-                     it one"
+                    "range {inner} has no password but is in {outer} that has one, so no peer can connect \
+                     from it: give it one"
                 ));
             }
         }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use slab::Slab;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use tortie_config::counted;
 use tortie_net::{Cidr, ScopedAddr};
 
 use crate::speaker::sockets::connect;
@@ -309,7 +310,7 @@ impl Listeners {
         listener.again = (failed > 0).then(|| now + RETRY);
         problems.truncate(1);
         if failed > 1 {
-            problems.push(format!("{failed} keys could not be set on {}", listener.addr));
+            problems.push(format!("cannot set {} on {}", counted(failed, "key"), listener.addr));
         }
         problems.extend(clashes);
         listener.problems = problems;

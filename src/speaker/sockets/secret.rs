@@ -9,7 +9,8 @@ use tortie_engine::routing::{AoAlgorithm, Password, TcpAo};
 
 /// Explanation of a refused access: with Landlock, the agent opens only files that existed at its start, or
 /// that are renewed in a folder that did.
-const CLOSED: &str = "permission denied; where its folder was made, replaced or mounted after the agent's start, restart the agent";
+const CLOSED: &str = "permission denied; if its folder was made, replaced or mounted after the agent's \
+                      start, restart the agent";
 
 /// Folder that password files must be in.
 pub const SECRETS: &str = "/etc/tortie/secrets";
@@ -99,7 +100,10 @@ impl Key {
             return Err(place("it is not a regular file".into()));
         }
         if meta.mode() & 0o077 != 0 {
-            return Err(place(format!("mode {:04o} lets others in; chmod 0600 it", meta.mode() & 0o7777)));
+            return Err(place(format!(
+                "mode {:04o} lets other users read it; chmod 0600 it",
+                meta.mode() & 0o7777
+            )));
         }
         let mut bytes = Vec::new();
         file.by_ref().take(4096).read_to_end(&mut bytes).map_err(|e| place(e.to_string()))?;

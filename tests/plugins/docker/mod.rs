@@ -435,7 +435,7 @@ fn a_network_of_our_driver_has_pools_of_the_data_model_and_addresses_that_stand_
     let foreign =
         json!({ "NetworkID": "n1", "EndpointID": "e3", "Interface": { "Address": "10.65.99.9/32" } });
     let says = rig.refused(NETWORK, "NetworkDriver.CreateEndpoint", &foreign.to_string());
-    assert!(says.contains("was not given"), "{says}");
+    assert!(says.contains("was not allocated"), "{says}");
     for endpoint in ["e1", "e2"] {
         let body = json!({ "NetworkID": "n1", "EndpointID": endpoint }).to_string();
         assert_eq!(rig.call(NETWORK, "NetworkDriver.EndpointOperInfo", &body), json!({ "Value": {} }));

@@ -241,7 +241,7 @@ fn a_missing_agent_fails_after_ten_seconds_and_nothing_stays() {
     host.pools(&host.datastore());
     let one = host.container();
     let ended = host.call(&["add", &one, &uuid(1), "eth0"], &network("mynet"));
-    ended.refused("no agent here: /run/tortie/tortie.sock");
+    ended.refused("no agent runs here: /run/tortie/tortie.sock");
     assert!((9..15).contains(&ended.took.as_secs()), "{:?}", ended.took);
     assert_eq!(host.traces(&host.datastore()), Vec::<String>::new());
 }

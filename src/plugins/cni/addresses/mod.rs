@@ -183,9 +183,9 @@ impl AddressAllocator<'_> {
             if self.config.kind == "bridge" && frame.net.len() < given.block.len() {
                 // Routes to the block are more specific than the bridge's route to its network.
                 let msg = format!(
-                    "the bridge's network {} is wider than {}, the block that this host announces: packets to its \
-                     containers would end in the block's blackhole; leave `ranges`, `subnet` and `prefix_length` out, or give \
-                     a network of a block or less",
+                    "the bridge's network {} is larger than {}, the block that this host announces: packets \
+                     to its containers would end in the block's blackhole; omit `ranges`, `subnet` and \
+                     `prefix_length`, or give a network that is not larger than a block",
                     frame.net, given.block
                 );
                 return Err(CniError::new(code::CONFIG, msg));

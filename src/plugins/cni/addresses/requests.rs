@@ -88,7 +88,7 @@ pub fn address_requests(config: &Config, env: &EnvArgs) -> Result<Vec<CniAddress
         address_requests.push(CniAddressRequest { want, ranges: Vec::new() });
     }
     if address_requests.is_empty() {
-        let msg = "no address is wanted: `ipam.assign_ipv4` and `ipam.assign_ipv6` are both false";
+        let msg = "no address is requested: `ipam.assign_ipv4` and `ipam.assign_ipv6` are both false";
         return Err(CniError::new(code::CONFIG, msg));
     }
     Ok(address_requests)

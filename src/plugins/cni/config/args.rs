@@ -55,7 +55,7 @@ impl EnvArgs {
         }
         if let Some(pair) = unknown.filter(|_| !ignore_unknown) {
             let msg =
-                format!("CNI_ARGS: `{}` is unknown here; take it away, or add IgnoreUnknown=1", short(pair));
+                format!("CNI_ARGS: `{}` is unknown here; remove it, or add IgnoreUnknown=1", short(pair));
             first = first.or(Some(bad(msg)));
         }
         (this, first)

@@ -150,9 +150,9 @@ impl Config {
             return Err(decode("there is no configuration on stdin".into()));
         }
         let value: Value = serde_json::from_slice(bytes)
-            .map_err(|error| decode(format!("the configuration on stdin is no JSON: {error}")))?;
+            .map_err(|error| decode(format!("the configuration on stdin is not JSON: {error}")))?;
         let Value::Object(map) = value else {
-            return Err(decode("the configuration on stdin is no JSON object".into()));
+            return Err(decode("the configuration on stdin is not a JSON object".into()));
         };
         let version = Version::of(&map).map_err(|error| (Version::NEWEST, error))?;
         Self::read(&map, version, strictness, more).map_err(|error| (version, error))
@@ -254,7 +254,7 @@ fn fields(object: &Object<'_>, kind: &str, more: &[&str], notes: &mut Vec<String
             notes.push(format!("field `{key}` is not used"));
             continue;
         }
-        let msg = format!("field `{key}` ({}) is unknown: take it away, or correct its name", shown(value));
+        let msg = format!("field `{key}` ({}) is unknown: remove it, or correct its name", shown(value));
         return Err(CniError::new(code::FIELD, msg));
     }
     if object.switch("ipMasq")? == Some(true) {
