@@ -22,20 +22,28 @@ pub(super) fn fix_for(problem: &Problem) -> String {
         "conntrack-full" => {
             "sysctl -w net.netfilter.nf_conntrack_max=N, with an N of twice as many".to_owned()
         }
-        "clock-jump" => "timedatectl: let NTP slew the clock, which steps it only at boot".to_owned(),
-        "tunnel-mtu" => "tortie store put /calico/v1/config/IpInIpMtu MTU, or take that key out".to_owned(),
-        "workload-mtu" => "give the interface, and its other end, the MTU of the way out".to_owned(),
-        "disk-full" => "free space there, or move the file to another file system: --datastore, --cache, LogFilePath".to_owned(),
-        "listen" => "stop who listens there, or --bgp-listen ADDR:PORT".to_owned(),
+        "clock-jump" => "timedatectl: let NTP slew the clock, so that it is stepped at boot only".to_owned(),
+        "tunnel-mtu" => "tortie store put /calico/v1/config/IpInIpMtu MTU, or delete that key".to_owned(),
+        "workload-mtu" => "give the interface, and its other end, the MTU of the path out".to_owned(),
+        "disk-full" => {
+            "free space there, or move the file to another file system: --datastore, --cache, LogFilePath"
+                .to_owned()
+        }
+        "listen" => "stop the process that listens there, or give --bgp-listen ADDR:PORT".to_owned(),
         "tunnel" => "modprobe ipip, or take `ipip` out of the pools".to_owned(),
-        "stale-revision" => "look at etcd's load and at what lies between: a firewall that forgets connections, a proxy that holds \
-                             back what etcd sends; the agent asks anew by itself"
-            .to_owned(),
+        "stale-revision" => {
+            "check etcd's load and the path to it: a firewall that drops idle connections, a proxy that \
+             buffers what etcd sends; the agent retries"
+                .to_owned()
+        }
         "pool-over-network" => {
-            format!("tortie ipam pool create a prefix that overlaps no network, then tortie ipam pool disable {subject}")
+            format!(
+                "tortie ipam pool create with a prefix that overlaps no network, then tortie ipam pool \
+                 disable {subject}"
+            )
         }
         "store-away" | "from-cache" => {
-            "see to the store, or name another with --datastore; the agent goes on by itself".to_owned()
+            "fix the store, or name another one with --datastore; the agent retries by itself".to_owned()
         }
         _ => "tortie status".to_owned(),
     }

@@ -57,7 +57,7 @@ pub(super) fn owners(ports: &[u16]) -> BTreeMap<u16, Vec<Owner>> {
     for port in sockets.into_values() {
         let owners = found.entry(port).or_default();
         if owners.is_empty() {
-            owners.push(Owner { pid: 0, name: "a process that cannot be seen from here".to_owned() });
+            owners.push(Owner { pid: 0, name: "a process that is not visible from here".to_owned() });
         }
     }
     for owners in found.values_mut() {

@@ -9,11 +9,11 @@ use crate::host_checks::snapshot::Unreadable;
 
 pub(in crate::host_checks) fn group(host: &Host<'_>, results: &mut Results) {
     if host.now.group {
-        results.ok(&codes::CHECK_GROUP, "group tortie is there: its members may ask the agent");
+        results.ok(&codes::CHECK_GROUP, "group tortie exists: its members may use the agent's socket");
     } else {
         results.warn(
             &codes::CHECK_GROUP,
-            "there is no group tortie: only root may ask the agent",
+            "group tortie does not exist: only root may use the agent's socket",
             "groupadd --system tortie",
         );
     }
@@ -41,13 +41,13 @@ pub(in crate::host_checks) fn socket(host: &Host<'_>, results: &mut Results) {
         Some(socket) if !socket.is_socket => {
             results.fail(
                 &codes::CHECK_SOCKET,
-                "the agent's socket path is taken by another kind of file",
-                "remove it, or --socket",
+                "another kind of file is at the path of the agent's socket",
+                "remove it, or give another --socket",
             );
         }
         Some(socket) if socket.mode & 0o007 != 0 => {
-            let text = format!("anybody may ask the agent: its socket has mode {:o}", socket.mode);
-            results.warn(&codes::CHECK_SOCKET, text, "chmod 0660 it, or start the agent again");
+            let text = format!("every user may use the agent's socket: it has mode {:o}", socket.mode);
+            results.warn(&codes::CHECK_SOCKET, text, "chmod 0660 on it, or restart the agent");
         }
         Some(socket) if host.now.group && !socket.of_group && matches!(&host.now.agent, Some(Ok(_))) => {
             results.warn(

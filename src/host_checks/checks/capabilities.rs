@@ -21,17 +21,13 @@ fn of_the_agent(host: &Host<'_>, results: &mut Results) {
     let Some(effective) = now.capabilities else { return };
     let checked = [
         (role.programs, CAP_NET_ADMIN, "CAP_NET_ADMIN", "neither routes nor rules can be written"),
-        (
-            role.low_port,
-            CAP_NET_BIND_SERVICE,
-            "CAP_NET_BIND_SERVICE",
-            "BGP cannot be listened for on its port",
-        ),
+        (role.low_port, CAP_NET_BIND_SERVICE, "CAP_NET_BIND_SERVICE", "the BGP port cannot be opened"),
     ];
     for (_, bit, name, effect) in checked.into_iter().filter(|(checked, ..)| *checked) {
         if (effective >> bit) & 1 == 0 {
             let text = format!(
-                "the agent runs without it: {effect}; give it to the service (AmbientCapabilities={name} in the unit)"
+                "the agent runs without it: {effect}; add it to the service (AmbientCapabilities={name} in \
+                 the unit)"
             );
             results.problem(codes::MISSING_CAPABILITY.problem(name, name, text));
         }

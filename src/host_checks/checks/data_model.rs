@@ -1,5 +1,6 @@
 //! Checks of the store's data model: parts that the agent does not support, and keys that it cannot read.
 
+use tortie_config::counted;
 use tortie_config::key::{Key, Scope};
 use tortie_config::resource::{NodeMesh, Setting};
 use tortie_store::KeyValue;
@@ -27,8 +28,9 @@ pub(in crate::host_checks) fn data_model(host: &Host<'_>, results: &mut Results)
         let fix = "Tortie does not read them: keep Calico on hosts of this cluster, or write the v1 keys (docs/how-to/migrate.md)";
         results.fail(&codes::CHECK_DATA_MODEL, text, fix);
     } else if !entries.iter().any(|e| e.key.starts_with("/calico/v1/")) {
-        let fix = "is it the right store? Calico 1 and 2 wrote etcd's v2 keys, which v3 clients do not see: move them with \
-                   `ETCDCTL_API=3 etcdctl migrate` (etcd 3.2 to 3.4), or export and `tortie store import`";
+        let fix = "check that it is the right store. Calico 1 and 2 wrote etcd's v2 keys, which v3 clients \
+                   do not see: move them with `ETCDCTL_API=3 etcdctl migrate` (etcd 3.2 to 3.4), or export \
+                   them and run `tortie store import`";
         results.fail(&codes::CHECK_DATA_MODEL, "the store holds no keys of Calico's v1 data model", fix);
     } else {
         results.ok(&codes::CHECK_DATA_MODEL, "the store follows Calico's v1 data model");
@@ -42,7 +44,7 @@ pub(in crate::host_checks) fn node_name(host: &Host<'_>, results: &mut Results) 
         |name: &str| entries.iter().any(|e| e.key.starts_with(&format!("/calico/bgp/v1/host/{name}/")));
     if !known(node) && !entries.is_empty() {
         let fix = "name this host as Calico does with --node (env TORTIE_NODE); Calico took the host name or NODENAME";
-        results.fail(&codes::CHECK_NODE_UNKNOWN, format!("the store knows no host {node}"), fix);
+        results.fail(&codes::CHECK_NODE_UNKNOWN, format!("the store has no host {node}"), fix);
     }
 }
 
@@ -66,10 +68,12 @@ pub(in crate::host_checks) fn dual_stack(host: &Host<'_>, results: &mut Results)
         return;
     }
     let text = format!(
-        "this host and others ({}) have addresses of both families: Calico's have a session of each, and Tortie's one for both",
+        "this host and others ({}) have addresses of both families: Calico runs one session per family, and \
+         Tortie one for both",
         few(&others)
     );
-    let fix = "add `\"per_family\": true` to /calico/bgp/v1/global/node_mesh (tortie store get, put), until every host is Tortie's";
+    let fix = "add `\"per_family\": true` to /calico/bgp/v1/global/node_mesh (tortie store get, put), until \
+               every host runs Tortie";
     results.fail(&codes::CHECK_DUAL_STACK, text, fix);
 }
 
@@ -105,25 +109,21 @@ pub(in crate::host_checks) fn keys(host: &Host<'_>, results: &mut Results) {
     if !unknown.is_empty() {
         let refs: Vec<&str> = unknown.iter().map(String::as_str).collect();
         let text = format!(
-            "{} keys are none of the data model's and do nothing here: {}",
-            unknown.len(),
+            "{} not in the data model and without effect here: {}",
+            counted(unknown.len(), "key"),
             few(&refs)
         );
         results.warn(
             &codes::CHECK_UNKNOWN_KEYS,
             text,
-            "tortie store ls shows all; they are kept as they are",
+            "tortie store ls lists them; they are left as they are",
         );
     }
     settings.sort_unstable();
     settings.dedup();
     if !settings.is_empty() {
         let text = format!("settings of Felix that have no effect here: {}", settings.join(", "));
-        results.warn(
-            &codes::CHECK_UNKNOWN_SETTINGS,
-            text,
-            "see docs/how-to/migrate.md for what stands in their place",
-        );
+        results.warn(&codes::CHECK_UNKNOWN_SETTINGS, text, "see docs/how-to/migrate.md for their replacements");
     }
 }
 

@@ -2,6 +2,7 @@
 //! filters, MTU, conntrack, rules of other programs, disk space and the clock.
 
 use std::time::Duration;
+use tortie_config::counted;
 
 use crate::api::codes;
 use crate::host_checks::host::Host;
@@ -43,13 +44,13 @@ pub(in crate::host_checks) fn reverse_path_filters(host: &Host<'_>, results: &mu
     }
     for link in uplinks.iter().filter(|link| link.rp_filter == Some(1)) {
         let dropped = match now.rp_filtered {
-            Some(n) if n > 0 => format!(" ({n} packets were, on all interfaces)"),
+            Some(n) if n > 0 => format!(" ({} so far, on all interfaces)", counted(n, "packet")),
             _ => String::new(),
         };
         let text = format!(
-            "rp_filter is strict on it and this host has {} ways out: what comes in here and is answered by another way is \
-             dropped{dropped}",
-            uplinks.len()
+            "rp_filter is strict on it and this host has {} to the network: a packet whose reply would \
+             leave by another one is dropped{dropped}",
+            counted(uplinks.len(), "interface")
         );
         host.report(codes::RP_FILTER.problem(&link.name, link.name.clone(), text), results);
     }
@@ -79,7 +80,8 @@ pub(in crate::host_checks) fn mtu(host: &Host<'_>, results: &mut Results) {
     let wide: Vec<_> = role.workloads.iter().filter_map(wide).collect();
     for (endpoint, interface, mtu) in wide.iter().take(LISTED_MAX) {
         let text = format!(
-            "{interface} takes {mtu} bytes, {} on the way out {}: large packets need path MTU discovery, or get lost",
+            "{interface} has an MTU of {mtu}, {} on the path out {}: large packets need path MTU discovery, \
+             or are lost",
             narrowest.name, narrowest.mtu
         );
         host.report(codes::WORKLOAD_MTU.problem(endpoint, format!("endpoint {endpoint}"), text), results);
@@ -98,9 +100,11 @@ pub(in crate::host_checks) fn conntrack(host: &Host<'_>, results: &mut Results) 
     let full = table.max > 0 && table.count * 100 >= table.max * CONNTRACK_FULL_PERCENT;
     if full || dropped > 0 {
         let text = format!(
-            "{} of {} connections are in use, {dropped} packets were dropped lately for want of room: raise \
-             net.netfilter.nf_conntrack_max, or see who opens so many",
-            table.count, table.max
+            "{} of {} entries are in use, {} dropped recently because the table was full: raise \
+             net.netfilter.nf_conntrack_max, or find the source of so many connections",
+            table.count,
+            table.max,
+            counted(dropped, "packet")
         );
         host.report(codes::CONNTRACK_FULL.problem("", "connection tracking", text), results);
     }
@@ -119,12 +123,13 @@ pub(in crate::host_checks) fn disks(host: &Host<'_>, results: &mut Results) {
         let what = if disk.size > 0 && disk.free <= bound {
             format!("{} KiB of {} MiB are left", disk.free >> 10, disk.size >> 20)
         } else if disk.files == Some(0) {
-            "it takes no more files".to_owned()
+            "it has no room for more files".to_owned()
         } else {
             continue;
         };
         let text = format!(
-            "{what} on its file system: what is written there is lost, and no workload can be added if it is the store's"
+            "{what} on its file system: writes to it fail, and if it is the store's, no workload can be \
+             added"
         );
         host.report(codes::DISK_FULL.problem(&disk.of, disk.of.clone(), text), results);
     }
@@ -140,10 +145,10 @@ pub(in crate::host_checks) fn forwarded(host: &Host<'_>, results: &mut Results) 
     for drop in now.forward_drops.iter().filter(|drop| !drop.names_workloads) {
         let place = format!("{} {} {}", drop.family, drop.table, drop.chain);
         let text = format!(
-            "{} drops forwarded packets that nothing there accepts: those of {} workloads do not pass although their \
-             policies allow them",
+            "{} drops forwarded packets that no rule there accepts: packets of {} do not pass although \
+             their policies allow them",
             drop.describe(),
-            role.workloads.len()
+            counted(role.workloads.len(), "workload")
         );
         host.report(codes::FORWARD_DROPPED.problem(&place, format!("chain {place}"), text), results);
     }
@@ -155,7 +160,8 @@ pub(in crate::host_checks) fn clock(host: &Host<'_>, results: &mut Results) {
     if set.unsigned_abs() > u64::try_from(CLOCK_STEP_MIN.as_millis()).unwrap_or(u64::MAX) {
         let way = if set > 0 { "forward" } else { "back" };
         let text = format!(
-            "the clock was set {way} by {:.1}s: leases, times in logs and those in the store do not fit together",
+            "the clock was set {way} by {:.1}s: leases, times in logs and times in the store are \
+             inconsistent",
             Duration::from_millis(set.unsigned_abs()).as_secs_f64()
         );
         host.report(codes::CLOCK_JUMP.problem("", "clock", text), results);

@@ -25,7 +25,7 @@ pub(in crate::host_checks) fn features(host: &Host<'_>, results: &mut Results) {
     };
     let names: Vec<String> = works.iter().map(names).collect();
     if !names.is_empty() {
-        let text = format!("kernel {kernel}: {} (tried in a throw-away namespace)", names.join(", "));
+        let text = format!("kernel {kernel}: {} (tried in a temporary network namespace)", names.join(", "));
         let about: Vec<&str> = works.iter().map(|a| a.about).collect();
         results.ok_with(&codes::CHECK_KERNEL, text, about.join(", "));
     }
@@ -33,7 +33,7 @@ pub(in crate::host_checks) fn features(host: &Host<'_>, results: &mut Results) {
     for ability in rest {
         let ProbeOutcome::Refused(answer) = &ability.outcome else { continue };
         let text = format!(
-            "kernel {kernel} does not do {} ({}), needed for {}: {answer}",
+            "kernel {kernel} does not support {} ({}), needed for {}: {answer}",
             ability.name, ability.about, ability.needed_for
         );
         let module = match ability.name {
@@ -41,7 +41,7 @@ pub(in crate::host_checks) fn features(host: &Host<'_>, results: &mut Results) {
                 "modprobe ipip, or a kernel that has it (CONFIG_NET_IPIP); or take `ipip` out of the pools"
             }
             "links" => "modprobe veth, or a kernel that has it (CONFIG_VETH)",
-            "nexthop-objects" => "nothing has to be done: gateways stand in the routes themselves then",
+            "nexthop-objects" => "no action needed: gateways are then part of the routes",
             "conntrack" => "modprobe nf_conntrack_netlink, or a kernel that has it (CONFIG_NF_CT_NETLINK)",
             "routes" => "run it as root, with CAP_NET_ADMIN",
             _ => {

@@ -17,11 +17,11 @@ pub(in crate::host_checks) fn state(host: &Host<'_>, results: &mut Results) {
     match &host.now.migration.state {
         None => {}
         Some(Ok(phase)) => {
-            let text = format!("this host was moved before: {}", phase.as_str());
+            let text = format!("this host was migrated before: {}", phase.as_str());
             match phase {
                 MigrationPhase::RolledBack | MigrationPhase::Adopted => results.ok(code, text),
                 MigrationPhase::Adopting => {
-                    let fix = "tortie migrate adopt goes on with it, tortie migrate rollback undoes it";
+                    let fix = "tortie migrate adopt continues it, tortie migrate rollback undoes it";
                     results.warn(code, text, fix);
                 }
                 MigrationPhase::RollingBack => results.fail(code, text, "tortie migrate rollback"),
@@ -57,7 +57,7 @@ pub(in crate::host_checks) fn restarts(host: &Host<'_>, results: &mut Results) {
     let found = &host.now.migration.restarts;
     if !found.under_way.is_empty() {
         let text = format!(
-            "{}: peers drop the routes of this host when BIRD is ended now",
+            "{}: peers drop the routes of this host if BIRD is ended now",
             found.under_way.join("; ")
         );
         let fix = "adopt waits for it; see `birdc show status` and `birdc show protocols all`";
@@ -66,11 +66,12 @@ pub(in crate::host_checks) fn restarts(host: &Host<'_>, results: &mut Results) {
     if !found.forgetful.is_empty() {
         let names: Vec<&str> = found.forgetful.iter().map(String::as_str).collect();
         let text = format!(
-            "{} do not know graceful restarts: they drop the routes of this host for the moment in which BIRD is ended and Tortie connects",
+            "{} do not support graceful restart: they drop the routes of this host between the end of BIRD \
+             and the connection of Tortie",
             few(&names)
         );
-        let fix =
-            "configure graceful restart (as a helper) there, or move this host when that does not matter";
+        let fix = "configure graceful restart (as a helper) there, or migrate this host when an \
+                   interruption is acceptable";
         results.warn(&codes::CHECK_NO_GRACEFUL_RESTART, text, fix);
     }
     if let Some(why) = &found.unseen {
@@ -102,7 +103,7 @@ pub(in crate::host_checks) fn kernel(host: &Host<'_>, results: &mut Results) {
         results.fail(&codes::CHECK_FORWARD_DROP, text, fix);
     }
     if let Some(tool) = &there.hidden {
-        let text = format!("{tool} cannot show all tables: rules of Felix may be among them");
+        let text = format!("{tool} cannot list all tables: rules of Felix may be among them");
         results.warn(&codes::CHECK_RULES_HIDDEN, text, "nft list ruleset");
     }
 }
@@ -126,7 +127,7 @@ pub(in crate::host_checks) fn felix_settings(host: &Host<'_>, results: &mut Resu
     if !by_name.is_empty() {
         let pairs: Vec<String> = by_name.iter().map(|(name, value)| format!("{name}={value}")).collect();
         let text = format!(
-            "Felix has settings from its environment, which win over the store: {}",
+            "Felix has settings from its environment, which override the store: {}",
             pairs.join(", ")
         );
         let puts: Vec<String> = by_name
@@ -143,7 +144,7 @@ pub(in crate::host_checks) fn felix_settings(host: &Host<'_>, results: &mut Resu
     }
     if host.now.migration.felix_file {
         let text = format!("{FELIX_FILE} has settings, which Tortie does not read");
-        let fix = "put what matters into the store: /calico/v1/host/NODE/config/NAME";
+        let fix = "write those that are needed to the store: /calico/v1/host/NODE/config/NAME";
         results.warn(&codes::CHECK_FELIX_FILE, text, fix);
     }
 }

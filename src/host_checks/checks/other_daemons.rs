@@ -3,13 +3,20 @@
 use crate::api::codes;
 use crate::host_checks::host::Host;
 use crate::host_checks::result::Results;
+use tortie_config::counted;
 
 pub(in crate::host_checks) fn running(host: &Host<'_>, results: &mut Results) {
     for rival in &host.now.other_daemons {
-        let text = format!("{} runs (pid {}): two write the same routes and rules", rival.name, rival.pid);
+        let text = format!(
+            "{} runs (pid {}): two daemons would write the same routes and rules",
+            rival.name, rival.pid
+        );
         let fix = match rival.name.as_str() {
             "bgpd" => "stop it before the agent starts: systemctl disable --now bgpd",
-            _ => "tortie migrate check, then tortie migrate adopt: takes over while packets flow",
+            _ => {
+                "tortie migrate check, then tortie migrate adopt, which takes over without an interruption \
+                 of traffic"
+            }
         };
         results.fail(&codes::CHECK_OTHER_DAEMON, text, fix);
     }
@@ -22,8 +29,8 @@ pub(in crate::host_checks) fn felix_rules(host: &Host<'_>, results: &mut Results
             Some(n) => {
                 let text =
                     format!("{tool} has {n} rules of Felix (cali-*), which still filter in addition to ours");
-                let fix =
-                    "tortie migrate adopt takes them away when ours are in force; packets flow meanwhile";
+                let fix = "tortie migrate adopt removes them when ours are in force, without an \
+                           interruption of traffic";
                 results.fail(&codes::CHECK_FELIX_RULES, text, fix);
             }
             None => results.not_tried(

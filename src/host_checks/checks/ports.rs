@@ -27,10 +27,10 @@ fn of_the_agent(host: &Host<'_>, results: &mut Results) {
                     .iter()
                     .map(|o| if o.pid == 0 { o.name.clone() } else { format!("{} (pid {})", o.name, o.pid) })
                     .collect();
-                let text = format!("tcp/{port} ({what}) is taken by {}", names.join(", "));
+                let text = format!("tcp/{port} ({what}) is used by {}", names.join(", "));
                 let fix = match owners.first() {
-                    Some(o) if o.pid != 0 => format!("stop it (systemctl stop {}), or {flag}", o.name),
-                    _ => format!("stop it, or {flag}"),
+                    Some(o) if o.pid != 0 => format!("stop it (systemctl stop {}), or give {flag}", o.name),
+                    _ => format!("stop it, or give {flag}"),
                 };
                 results.fail(&codes::CHECK_PORT_TAKEN, text, fix);
             }
@@ -51,17 +51,19 @@ fn of_calico(host: &Host<'_>, results: &mut Results) {
             .collect();
         let mut held = running.iter().filter(|d| there.iter().any(|owner| owner.pid == d.pid));
         if !strangers.is_empty() {
-            let fix = if port == 179 { "stop it, or --bgp-listen" } else { "stop it, or --http" };
+            let fix = if port == 179 { "stop it, or give --bgp-listen" } else { "stop it, or give --http" };
             let text = format!(
-                "tcp/{port} ({what}) is taken by {}, which is none of Calico's",
+                "tcp/{port} ({what}) is used by {}, which is not a daemon of Calico",
                 strangers.join(", ")
             );
             results.fail(&codes::CHECK_PORT_TAKEN, text, fix);
         } else if let Some(CalicoDaemon { role, pid, .. }) = held.next() {
-            let text = format!("tcp/{port} ({what}) is {role} (pid {pid})'s, and is ours after it ended");
+            let text = format!(
+                "tcp/{port} ({what}) is used by {role} (pid {pid}), and free for Tortie when that ends"
+            );
             results.ok(&codes::CHECK_PORT, text);
         } else {
-            results.ok(&codes::CHECK_PORT, format!("tcp/{port} ({what}) is free or ours"));
+            results.ok(&codes::CHECK_PORT, format!("tcp/{port} ({what}) is free, or used by Tortie"));
         }
     }
 }

@@ -14,8 +14,8 @@ pub(in crate::host_checks) fn options(host: &Host<'_>, results: &mut Results) {
         let text = format!("{} does not work, needed for {}: {answer}", ability.name, ability.needed_for);
         let fix = match ability.name {
             "real-time" => "give the service CAP_SYS_NICE, as packaging/systemd/tortie.service does",
-            "tcp-ao" => "Linux 6.7 or later with CONFIG_TCP_AO, where peers ask for it",
-            "tcp-md5" => "a kernel with CONFIG_TCP_MD5SIG, where peers have passwords",
+            "tcp-ao" => "Linux 6.7 or later with CONFIG_TCP_AO, if peers require it",
+            "tcp-md5" => "a kernel with CONFIG_TCP_MD5SIG, if peers have passwords",
             _ => "a newer kernel",
         };
         results.host_problem(Severity::Warning, ability.name, text, fix);

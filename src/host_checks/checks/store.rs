@@ -1,5 +1,6 @@
 //! Checks of the store: reachability, data model, damage, pools and free addresses.
 
+use tortie_config::counted;
 use tortie_net::Cidr;
 
 use crate::api::codes;
@@ -21,7 +22,7 @@ pub(in crate::host_checks) fn answers(host: &Host<'_>, results: &mut Results) {
         Some(Ok(StoreState { no_workload: Some((code, text)), .. }))
             if *code == codes::STORE_READ_ONLY.name =>
         {
-            let fix = "see to what the store says; agents go on with what they have";
+            let fix = "fix the store; agents keep their last good state";
             results.fail(&codes::STORE_READ_ONLY, text.clone(), fix);
         }
         Some(Ok(store)) if host.command == Command::Doctor => {
@@ -57,7 +58,7 @@ fn damage(host: &Host<'_>) -> Option<String> {
 pub(in crate::host_checks) fn data_model(host: &Host<'_>, results: &mut Results) {
     if state(host).is_some_and(|store| store.calico_3) {
         let text = format!("{CALICO_3}: nothing is written there");
-        let fix = format!("tortie agent --kernel observe looks without writing; {CALICO_3_NEXT}");
+        let fix = format!("tortie agent --kernel observe compares without writing; {CALICO_3_NEXT}");
         results.fail(&codes::CALICO_3, text, fix);
     }
 }
@@ -80,7 +81,8 @@ fn of_calico(host: &Host<'_>, results: &mut Results) {
         None => {}
         Some(Ok(store)) => {
             let (keys, revision) = (store.entries.len(), store.revision);
-            let text = format!("store {} answers, {keys} keys at revision {revision}", store.describe);
+            let text =
+                format!("store {} answers, {} at revision {revision}", store.describe, counted(keys, "key"));
             results.ok(&codes::CHECK_STORE, text);
         }
         Some(Err(text)) => {
@@ -95,7 +97,7 @@ pub(in crate::host_checks) fn file(host: &Host<'_>, results: &mut Results) {
     if let Some(Err(error)) = &host.now.store
         && is_absent(error)
     {
-        let fix = "the agent makes it when it starts; or name one with --datastore";
+        let fix = "the agent creates it when it starts; or name another one with --datastore";
         results.warn(&codes::CHECK_STORE_ABSENT, error.text.clone(), fix);
     }
 }
@@ -107,7 +109,7 @@ fn is_absent(error: &Unreadable) -> bool {
 pub(in crate::host_checks) fn pools(host: &Host<'_>, results: &mut Results) {
     if state(host).is_some_and(|store| store.pools == 0) {
         let fix = "tortie ipam configure, or tortie store put a pool: see `tortie ipam pools --help`";
-        results.warn(&codes::NO_POOL, "the store has no pool: no workload gets an address", fix);
+        results.warn(&codes::NO_POOL, "the store has no pool: no workload can get an address", fix);
     }
 }
 
@@ -143,8 +145,9 @@ pub(in crate::host_checks) fn pool_networks(host: &Host<'_>, results: &mut Resul
 #[must_use]
 pub fn pool_overlap_text(pool: &Cidr, what: &str) -> String {
     format!(
-        "{pool} overlaps {what}: machines that no key names may have its addresses, so that none of that part is given out, and a \
-         block there is announced only where it cuts no host off; make a pool that overlaps no network"
+        "{pool} overlaps {what}: machines outside of the data model may have its addresses, so no address \
+         of that part is allocated, and a block there is announced only if that cuts no host off; create a \
+         pool that overlaps no network"
     )
 }
 
@@ -163,8 +166,13 @@ pub(in crate::host_checks) fn addresses(host: &Host<'_>, results: &mut Results) 
 pub(in crate::host_checks) fn ready(host: &Host<'_>, results: &mut Results) {
     let ready = state(host).and_then(|store| store.ready.as_deref());
     if let Some(ready) = ready.filter(|ready| *ready != "true") {
-        let text = format!("/calico/v1/Ready is `{ready}`: agents keep what is in force and follow nothing");
-        results.fail(&codes::FROZEN, text, "tortie store put /calico/v1/Ready true, when the store is whole");
+        let text =
+            format!("/calico/v1/Ready is `{ready}`: agents keep the state in force and follow no changes");
+        results.fail(
+            &codes::FROZEN,
+            text,
+            "tortie store put /calico/v1/Ready true, when the store is complete",
+        );
     }
 }
 

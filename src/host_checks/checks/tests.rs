@@ -96,7 +96,10 @@ fn a_host_that_is_well() {
         assert_eq!(wrong(&HostSnapshot { agent: Some(Ok(agent(landlock))), ..good() }), []);
     }
     let first = check(&good()).remove(0);
-    assert_eq!(first.text(), "kernel 6.1.0: routes (in 4.1 ms), nft-sets (tried in a throw-away namespace)");
+    assert_eq!(
+        first.text(),
+        "kernel 6.1.0: routes (in 4.1 ms), nft-sets (tried in a temporary network namespace)"
+    );
 }
 
 #[test]
