@@ -96,23 +96,23 @@ codes! {
     /// Problems, the most severe first.
     PROBLEMS Warning:
     CALICO_3 "calico-3"
-        "The store is Calico 3's; this program works on Calico's v1 data model, so it writes, allocates and programs nothing there.",
-        "tortie agent --kernel observe, which looks without writing; or name a v1 store with --datastore";
+        "The store belongs to Calico 3. Tortie works on Calico's v1 data model, so it writes, allocates and programs nothing there.",
+        "tortie agent --kernel observe, which compares without writing; or name a v1 store with --datastore";
     DUPLICATE_NODE "duplicate-node"
         "Another machine runs an agent under this host's name.",
         "tortie status --all-nodes, and another --node NAME on one of the two machines";
     HOST_RENAMED "host-renamed"
-        "This host starts under another name than the one that its workloads, its routes or its cache are known by.",
+        "This host starts under another name than its workloads, its routes or its cache have.",
         "tortie node list, and --node with the former name; or tortie node delete of that name and tortie store accept";
     UNKNOWN_WORKLOADS "unknown-workloads"
-        "Workloads are attached to this host, and the store knows no endpoint of it; nothing of them is removed.",
-        "tortie store accept, if they are nobody's";
+        "Workloads are attached to this host, and the store has no endpoint of it; nothing of them is removed.",
+        "tortie store accept, if no store has their endpoints";
     STORE_DAMAGED "store-damaged"
-        "The SQLite file of the store is damaged: nobody writes into it, and the last good state stays in force.",
+        "The SQLite file of the store is damaged: Tortie no longer writes to it, and the last good state stays in force.",
         "tortie store export --cache, and the other steps of \"A damaged SQLite store\" in docs/how-to/restore.md";
     STORE_REWOUND "store-rewound"
-        "The store was put back to an earlier state: what was written after that is lost, and what is in force stays.",
-        "tortie store accept, when what is missing was written again";
+        "The store was restored to an earlier state: later writes are lost, and the state in force stays.",
+        "tortie store accept, after the lost keys were written again";
     FROZEN "frozen"
         "The store changed in a way that the agent does not follow (a loss, another cluster, `Ready` not true); forwarding stays as it was.",
         "tortie store accept, if the store is right as it is";
@@ -120,10 +120,10 @@ codes! {
         "The store does not answer; the last good state stays in force.",
         "tortie doctor";
     MIXED_MODELS "mixed-models"
-        "The store has keys of Calico's v1 data model next to objects of Calico 3; the newer ones count.",
+        "The store has keys of Calico's v1 data model and objects of Calico 3; the objects are used.",
         "tortie store ls /calico/resources/v3/";
     STORE_READ_ONLY "store-read-only"
-        "The store answers and takes no writes (its disk or its quota is full, or the user has no right to write), so no workload can be added.",
+        "The store answers and rejects writes (its disk or its quota is full, or the user has no right to write), so no workload can be added.",
         "tortie doctor";
     FROM_CACHE "from-cache"
         "The agent runs from its cache on disk, because the store has not answered since it started.",
@@ -150,7 +150,7 @@ codes! {
         "A part of the agent reports a problem that has no code of its own.",
         "journalctl -u tortie";
     PEER_CONFIGURATION "peer-configuration"
-        "The value of a peer or a range of peers cannot be put in force.",
+        "The value of a peer or of a range of peers cannot be applied.",
         "tortie why peer {}";
     PEER_DOWN "peer-down"
         "A configured BGP session is not established.",
@@ -165,10 +165,10 @@ codes! {
         "A peer announces more prefixes than its `max_prefixes` allows, or nearly so.",
         "tortie why peer {}";
     SLOW_PEER "slow-peer"
-        "A peer does not read: its queue has waited for more than half a minute.",
+        "A peer does not read: messages to it have waited for more than half a minute.",
         "tortie why peer {}";
     RANGE_FULL "range-full"
-        "A range of peers has as many sessions as it may have, and connections were refused.",
+        "A range of peers has reached its maximum number of sessions, and connections were refused.",
         "tortie bgp ranges";
     DUPLICATE_ADDRESS "duplicate-address"
         "Two endpoints, or two hosts, claim one address.",
@@ -195,13 +195,13 @@ codes! {
         "This host gets no address in the tunnel.",
         "tortie ipam pools";
     POOL_OVER_NETWORK "pool-over-network"
-        "A pool overlaps an address or a network of a host: those addresses are never given out.",
+        "A pool overlaps an address or a network of a host: those addresses are never allocated.",
         "tortie doctor";
     BLOCK_WITHHELD "block-withheld"
-        "A block of this host would cut it off: it has no blackhole and is not announced; its addresses in use are, one by one.",
+        "A block of this host overlaps the host's own network, which its routes would cut off: it has no blackhole and is not announced, but its addresses in use are.",
         "tortie why route {}";
     SETTING_REFUSED "setting-refused"
-        "A setting would cut this host off, or fits nothing here: the last good value stays in force.",
+        "A setting would cut this host off from the network, or does not apply here: the last good value stays in force.",
         "tortie node settings";
     INVALID_VALUE "invalid-value"
         "A value in the store cannot be read; that object keeps its last good value, or denies.",
@@ -225,7 +225,7 @@ codes! {
         "No address is left for a workload of this host.",
         "tortie ipam pools";
     LEAKED_ADDRESSES "leaked-addresses"
-        "Addresses are allocated without a holder.",
+        "Addresses are allocated, but no endpoint has them.",
         "tortie ipam check";
     COLLECTOR "collector"
         "The garbage collection of leaked addresses fails.",
@@ -269,10 +269,10 @@ codes! {
         "A host of the store has no BGP address, so it has no session.",
         "tortie node list";
     UNREAD "unread"
-        "A member of a value, a setting or a key that nobody reads: perhaps it is misspelt.",
+        "A member of a value, a setting or a key that Tortie does not read: it may be misspelt.",
         "tortie store validate";
     FILTER_UNREADABLE "filter-unreadable"
-        "A peer names a filter that cannot be read and never could: only the blocks of this host pass.",
+        "A peer names a filter that never had a valid value: only the blocks of this host pass.",
         "tortie store validate";
     CUSTOM_FILTER_IGNORED "custom-filter-ignored"
         "A filter in BIRD's language is not run.",
@@ -284,7 +284,7 @@ codes! {
         "The network of this host is one address, so that a cross-subnet pool tunnels to every host.",
         "tortie node list -o wide";
     NAT_LEFT_OUT "nat-left-out"
-        "A floating address leads to an address that its endpoint does not have; it is not mapped.",
+        "A floating address maps to an address that its endpoint does not have; the mapping is left out.",
         "tortie store get {}";
     OWN_ONLY_HINT "own-only-hint"
         "Several hosts peer with one router, which receives every block from each of them.",
@@ -296,7 +296,7 @@ codes! {
         "Import refuses routes that a peer announces.",
         "tortie bgp routes --from {}";
     MALFORMED_UPDATE "malformed-update"
-        "A peer sent an UPDATE that could not be used as it was: its routes were taken as withdrawn, or an attribute was left out (RFC 7606).",
+        "A peer sent an UPDATE with errors: its routes were treated as withdrawn, or an attribute was discarded (RFC 7606).",
         "tortie why peer {}";
     ROUTES_HELD_BACK "routes-held-back"
         "Export filters, or a limit of the peer, withhold routes that would be announced otherwise.",
@@ -311,7 +311,7 @@ codes! {
         "Sessions announce a graceful shutdown (RFC 8326).",
         "tortie bgp drain --undo";
     DIFF_HELD "diff-held"
-        "Repair of own routes and rules is held for a while; changes by other processes stay as they are.",
+        "A drift hold is active: changes of other processes to own routes and rules are not repaired.",
         "tortie diff --repair";
     BMP_STATION_AWAY "bmp-station-away"
         "A BMP station is not connected.",
@@ -321,42 +321,42 @@ codes! {
 codes! {
     /// Causes of a session that is not established: the codes of `tortie why peer`.
     CAUSES Note:
-    CAUSE_CONNECTION_REFUSED "connection-refused" "The other host answers, and nothing listens on its port.", "tortie why peer {}";
-    CAUSE_CONNECT_TIMEOUT "connect-timeout" "Packets go out and nothing comes back: a firewall, or another TCP key.", "tortie why peer {}";
+    CAUSE_CONNECTION_REFUSED "connection-refused" "The peer's host answers, and no process listens on its port.", "tortie why peer {}";
+    CAUSE_CONNECT_TIMEOUT "connect-timeout" "Packets are sent and none comes back: a firewall drops them, or the TCP keys differ.", "tortie why peer {}";
     CAUSE_TCP_KEY "tcp-key" "Packets between both ends fail the check of their TCP key (RFC 2385, RFC 5925): the passwords differ.", "tortie why peer {}";
-    CAUSE_TTL_SECURITY "ttl-security" "Packets come from further away than `ttl_security` allows, or from an end that does not send TTL 255 (RFC 5082).", "tortie why peer {}";
-    CAUSE_NO_NEIGHBOUR "no-neighbour" "The other host, or the gateway, does not answer ARP or neighbour discovery.", "tortie why peer {}";
-    CAUSE_HOST_UNREACHABLE "host-unreachable" "A router on the path reports that the other host is unreachable.", "tortie why peer {}";
+    CAUSE_TTL_SECURITY "ttl-security" "Packets come from further away than `ttl_security` allows, or from a peer that does not send TTL 255 (RFC 5082).", "tortie why peer {}";
+    CAUSE_NO_NEIGHBOUR "no-neighbour" "The peer's host, or the gateway, does not answer ARP or neighbour discovery.", "tortie why peer {}";
+    CAUSE_HOST_UNREACHABLE "host-unreachable" "A router on the path reports that the peer's host is unreachable.", "tortie why peer {}";
     CAUSE_NO_ROUTE "no-route" "This host has no route to the peer.", "tortie why peer {}";
     CAUSE_LINK_DOWN "link-down" "The interface to the peer is down or has no carrier.", "tortie why peer {}";
     CAUSE_DAMPED "damped" "Connections of the peer are refused for a while: too many failed in a row.", "tortie why peer {}";
     CAUSE_OWN_ADDRESS "own-address" "The peer's address is one of this host's own.", "tortie why peer {}";
-    CAUSE_NO_LOCAL_ADDRESS "no-local-address" "The address to dial from is not on this host.", "tortie why peer {}";
-    CAUSE_CONNECT_FAILED "connect-failed" "The connection failed for another reason, which the text gives.", "tortie why peer {}";
-    CAUSE_TCP_CLOSED "tcp-closed" "The other end closed TCP without a NOTIFICATION.", "tortie why peer {}";
-    CAUSE_BAD_PEER_AS "bad-peer-as" "The two ends do not agree about their AS numbers.", "tortie why peer {}";
-    CAUSE_BAD_IDENTIFIER "bad-identifier" "The two ends have one BGP identifier, or one of them none.", "tortie why peer {}";
+    CAUSE_NO_LOCAL_ADDRESS "no-local-address" "The source address of the connection is not on this host.", "tortie why peer {}";
+    CAUSE_CONNECT_FAILED "connect-failed" "The connection failed for another reason, which the text states.", "tortie why peer {}";
+    CAUSE_TCP_CLOSED "tcp-closed" "The peer closed TCP without a NOTIFICATION.", "tortie why peer {}";
+    CAUSE_BAD_PEER_AS "bad-peer-as" "The two ends are configured with different AS numbers.", "tortie why peer {}";
+    CAUSE_BAD_IDENTIFIER "bad-identifier" "The two ends have the same BGP identifier, or one of them has none.", "tortie why peer {}";
     CAUSE_UNACCEPTABLE_HOLD_TIME "unacceptable-hold-time" "A hold time is refused.", "tortie why peer {}";
     CAUSE_UNSUPPORTED_CAPABILITY "unsupported-capability" "A capability that one end needs is not offered by the other.", "tortie why peer {}";
-    CAUSE_ROLE_MISMATCH "role-mismatch" "The roles of both ends do not fit (RFC 9234).", "tortie why peer {}";
+    CAUSE_ROLE_MISMATCH "role-mismatch" "The roles of the two ends do not match (RFC 9234).", "tortie why peer {}";
     CAUSE_OPEN_REFUSED "open-refused" "An OPEN is refused for another reason.", "tortie why peer {}";
     CAUSE_HOLD_TIMER "hold-timer" "The hold timer expired: no message was received.", "tortie why peer {}";
     CAUSE_SEND_HOLD_TIMER "send-hold-timer" "Nothing could be sent for too long (RFC 9687).", "tortie why peer {}";
     CAUSE_BFD "bfd" "BFD lost the peer.", "tortie why peer {}";
-    CAUSE_MAX_PREFIXES "max-prefixes" "There are more prefixes than one end allows.", "tortie why peer {}";
+    CAUSE_MAX_PREFIXES "max-prefixes" "One end announces more prefixes than the other allows.", "tortie why peer {}";
     CAUSE_MESSAGE_ERROR "message-error" "A message could not be processed.", "tortie why peer {}";
     CAUSE_CONNECTION_REJECTED "connection-rejected" "One end rejects the connection (Cease/Connection Rejected).", "tortie why peer {}";
     CAUSE_OUT_OF_RESOURCES "out-of-resources" "One end has no resources left (Cease 8).", "tortie why peer {}";
-    CAUSE_COLLISION "collision" "Both ends dialled, and one connection was closed (RFC 4271 6.8).", "tortie why peer {}";
+    CAUSE_COLLISION "collision" "Both ends connected, and one connection was closed (RFC 4271 6.8).", "tortie why peer {}";
     CAUSE_PEER_SHUTDOWN "peer-shutdown" "An administrator shut the session down.", "tortie why peer {}";
     CAUSE_PEER_SHUTDOWN_HERE "peer-shutdown-here" "An administrator of this host shut the session down.", "tortie why peer {}";
-    CAUSE_PEER_DECONFIGURED "peer-deconfigured" "The other end does not know this peer any more.", "tortie why peer {}";
+    CAUSE_PEER_DECONFIGURED "peer-deconfigured" "This host is no longer configured as a neighbour at the peer.", "tortie why peer {}";
     CAUSE_ADMIN_RESET "admin-reset" "An administrator reset the session.", "tortie why peer {}";
     CAUSE_CEASE "cease" "The session was ended with another Cease.", "tortie why peer {}";
     CAUSE_CONFIG "config" "The session was ended because its settings changed.", "tortie why peer {}";
-    CAUSE_PASSIVE "passive" "This end waits for the other one to dial.", "tortie why peer {}";
-    CAUSE_NOT_TRIED "not-tried" "No attempt has ended yet.", "tortie why peer {}";
-    CAUSE_NOT_WANTED "not-wanted" "No session with it is configured here.", "tortie why peer {}";
+    CAUSE_PASSIVE "passive" "This end waits for the peer to connect.", "tortie why peer {}";
+    CAUSE_NOT_TRIED "not-tried" "No connection attempt has ended yet.", "tortie why peer {}";
+    CAUSE_NOT_WANTED "not-wanted" "No session with it is configured on this host.", "tortie why peer {}";
     CAUSE_UNKNOWN "unknown" "The cause cannot be derived from the available state.", "tortie why peer {}";
 }
 
@@ -372,7 +372,7 @@ codes! {
     POOL "pool" "Equal to or inside a pool: announced.", "tortie ipam pools";
     NONE "none" "No gate announces it: withheld.", "tortie ipam pools";
     EXPORT_DRAIN "drain" "The peer is drained: withheld.", "tortie bgp drain --undo";
-    EXPORT_NEXT_HOP "next-hop" "There is no next hop that this peer could use: withheld.", "tortie why peer {}";
+    EXPORT_NEXT_HOP "next-hop" "No next hop is usable for this peer: withheld.", "tortie why peer {}";
     EXPORT_SIZE "size" "The route does not fit into a message: withheld.", "tortie why peer {}";
 }
 
@@ -384,20 +384,20 @@ codes! {
     IMPORT_FILTER "filter" "The peer's filters reject it.", "tortie store ls /calico/bgp/v1/global/filters/";
     MARTIAN "martian" "Its prefix is multicast, loopback or link-local: no destination (RFC 4271 6.3).", "tortie bgp routes --from {}";
     NO_POLICY "no_policy" "The eBGP peer has no policy (RFC 8212).", "tortie why peer {}";
-    ROUTE_LEAK "route_leak" "By the roles of both ends it leaked (RFC 9234).", "tortie why peer {}";
+    ROUTE_LEAK "route_leak" "The roles of the two ends show that it is a route leak (RFC 9234).", "tortie why peer {}";
     AS_LOOP "as_loop" "Its AS path contains our AS (RFC 4271 9.1.2).", "tortie bgp routes --from {}";
     ORIGINATOR_LOOP "originator_loop" "It originated here and came back by a reflector (RFC 4456 8).", "tortie bgp routes --from {}";
     CLUSTER_LOOP "cluster_loop" "It came back to our own cluster (RFC 4456 8).", "tortie bgp routes --from {}";
     NEXT_HOP_SELF "next_hop_self" "Its next hop is our own address (RFC 4271 5.1.3).", "tortie bgp routes --from {}";
     NEXT_HOP_FAMILY "next_hop_family" "Its filter sets a next hop of another family (RFC 8950).", "tortie store ls /calico/bgp/v1/global/filters/";
-    TOO_MANY_PATHS "too_many_paths" "The peer sends more paths of one prefix than are kept (RFC 7911).", "tortie why peer {}";
+    TOO_MANY_PATHS "too_many_paths" "The peer sends more paths for one prefix than are kept (RFC 7911).", "tortie why peer {}";
 }
 
 codes! {
     /// Reasons for not installing a route in the kernel.
     KERNEL_REASONS Note:
     UNRESOLVED "unresolved" "The kernel reaches none of its next hops.", "tortie route get {}";
-    NO_TUNNEL "no-tunnel" "Its pool needs the tunnel, and tunl0 is not there.", "tortie status";
+    NO_TUNNEL "no-tunnel" "Its pool needs the tunnel, and tunl0 does not exist.", "tortie status";
     FOREIGN_ROUTE "foreign-route" "A route of another protocol or program has the prefix and takes precedence, or has the same metric.", "tortie why route {}";
     NO_NETWORK_REASON "no-network" "Its pool is cross-subnet, and the network of this host is not known.", "tortie node list -o wide";
 }
@@ -408,7 +408,7 @@ codes! {
     HOST_CHECKS Failure:
     CHECK_KERNEL "kernel" "The features of this kernel, each tried in a temporary network namespace.", "tortie doctor";
     CHECK_LINKS "links" "The kernel creates no veth pair, which workloads need.", "tortie doctor";
-    CHECK_ROUTES "routes" "The kernel does not take a batch of routes.", "tortie doctor";
+    CHECK_ROUTES "routes" "The kernel rejects a batch of routes.", "tortie doctor";
     CHECK_NEXTHOP_OBJECTS "nexthop-objects" "The kernel has no nexthop objects: gateways are in the routes themselves.", "tortie doctor";
     CHECK_IPIP "ipip" "The kernel has no IPIP tunnels.", "tortie doctor";
     CHECK_NFT_TABLE "nft-table" "nftables has no tables of family inet.", "tortie doctor";
@@ -424,10 +424,10 @@ codes! {
     CHECK_SOCKETS "sockets" "The options of TCP sockets that BGP uses.", "tortie doctor";
     CHECK_TCP_MD5 "tcp-md5" "The kernel has no TCP MD5 signatures (RFC 2385).", "tortie doctor";
     CHECK_TCP_AO "tcp-ao" "The kernel has no TCP-AO (RFC 5925).", "tortie doctor";
-    CHECK_TTL_SECURITY "ttl-security" "The kernel has no least TTL for TCP sockets (RFC 5082).", "tortie doctor";
+    CHECK_TTL_SECURITY "ttl-security" "The kernel has no minimum TTL for TCP sockets (RFC 5082).", "tortie doctor";
     CHECK_REAL_TIME "real-time" "BFD gets no real-time priority.", "tortie doctor";
     CHECK_CAPABILITIES "capabilities" "The Linux capabilities of the process; a missing one is `missing-capability`.", "tortie doctor";
-    CHECK_PROTECTIONS "protections" "The process of the agent: capabilities, no_new_privs, core files, and which files it may open.", "tortie doctor";
+    CHECK_PROTECTIONS "protections" "The process of the agent: capabilities, no_new_privs, core dumps, and the files that it may open.", "tortie doctor";
     CHECK_PORT "port" "A TCP port of the agent is free, or the agent's own.", "tortie doctor";
     CHECK_PORT_TAKEN "port-taken" "Another process listens on a TCP port of the agent.", "tortie doctor";
     CHECK_OTHER_DAEMON "rival" "Another daemon writes the same routes and rules.", "tortie doctor";
@@ -435,7 +435,7 @@ codes! {
     CHECK_NETWORK_MANAGER "network-manager" "NetworkManager may take over interfaces of workloads.", "tortie doctor";
     CHECK_STORE "store" "The store answers.", "tortie doctor";
     CHECK_STORE_ABSENT "store-absent" "The SQLite store does not exist yet.", "tortie doctor";
-    CHECK_GROUP "group" "The group `tortie`, whose members may use the agent's socket.", "tortie doctor";
+    CHECK_GROUP "group" "The group `tortie`: its members may use the agent's socket.", "tortie doctor";
     CHECK_AGENT "agent" "The agent's verdict, or the reason why its socket is closed to this user.", "tortie doctor";
     CHECK_SOCKET "socket" "The agent's socket has the wrong type, group or permissions.", "tortie doctor";
     CHECK_MIGRATION_STATE "state" "A migration of this host was begun before.", "tortie migrate check";
@@ -443,11 +443,11 @@ codes! {
     CHECK_NODE_UNKNOWN "node-unknown" "The store has no host of this name.", "tortie migrate check";
     CHECK_DUAL_STACK "dual-stack" "Hosts have addresses of both families, and the mesh has one session for both.", "tortie migrate check";
     CHECK_UNSUPPORTED "unsupported" "A key has a feature of Calico that the agent does not have.", "tortie migrate check";
-    CHECK_UNKNOWN_KEYS "unknown-keys" "Keys are no part of the data model.", "tortie migrate check";
+    CHECK_UNKNOWN_KEYS "unknown-keys" "Keys are not part of the data model.", "tortie migrate check";
     CHECK_UNKNOWN_SETTINGS "unknown-settings" "Settings of Felix have no effect here.", "tortie migrate check";
     CHECK_DAEMONS "daemons" "The daemons of Calico that run on this host.", "tortie migrate check";
     CHECK_RESTARTING "restarting" "A graceful restart is under way.", "tortie migrate check";
-    CHECK_NO_GRACEFUL_RESTART "no-graceful-restart" "A peer does not keep routes through a restart.", "tortie migrate check";
+    CHECK_NO_GRACEFUL_RESTART "no-graceful-restart" "A peer does not keep routes during a restart.", "tortie migrate check";
     CHECK_KERNEL_UNREAD "kernel-unread" "Routes, rules or sets of Calico cannot be read.", "tortie migrate check";
     CHECK_KERNEL_OBJECTS "kernel-objects" "The routes, rules and sets of Calico in the kernel.", "tortie migrate check";
     CHECK_FORWARD_DROP "forward-drop" "The FORWARD chain drops packets of workloads without Felix.", "tortie migrate check";
@@ -499,7 +499,7 @@ pub fn document() -> String {
     );
     let heads = [
         ("Problems", "The verdict is `degraded`, or worse."),
-        ("Notes", "Correct but unexpected; the verdict does not change."),
+        ("Notes", "The state is correct but may be unexpected; the verdict does not change."),
         ("Why a session is not up", "Conclusions of `tortie why peer`."),
         (
             "Why a route is announced or not",

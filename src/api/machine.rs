@@ -81,7 +81,7 @@ fn kept(cache: &Path) -> String {
     let id = format!("{:016x}", rand::random::<u64>());
     let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
     if let Err(error) = file.and_then(|mut file| writeln!(file, "{id}")) {
-        tracing::warn!(target: "tortie", "the identity of this machine is not kept in {}: {error}", path.display());
+        tracing::warn!(target: "tortie", "the identity of this machine cannot be saved in {}: {error}", path.display());
     }
     id
 }

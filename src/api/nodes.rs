@@ -88,8 +88,9 @@ impl NodeStatus {
     pub fn twin_of(&self, own: &Machine) -> Option<String> {
         let other = self.machine.as_ref().filter(|other| other.id != own.id)?;
         Some(format!(
-            "the agent of machine {other} runs as {} already, and this is machine {own}: give one of them another name with --node \
-             (TORTIE_NODE), or stop the other agent; its name is free a minute after it ended",
+            "the agent of machine {other} runs as {} already, and this is machine {own}: give one of them \
+             another name with --node (TORTIE_NODE), or stop the other agent; its name is free a minute \
+             later",
             self.node
         ))
     }

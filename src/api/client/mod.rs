@@ -231,13 +231,16 @@ impl Client {
             ErrorKind::PermissionDenied => ClientError::new(
                 ClientErrorKind::Denied,
                 "denied",
-                format!("no permission for {socket}: join the group tortie (it may read) or use sudo"),
+                format!(
+                    "no permission for {socket}: join the group tortie (its members may read) or use sudo"
+                ),
             ),
             ErrorKind::NotFound => ClientError::new(
                 ClientErrorKind::Absent,
                 "no-agent",
                 format!(
-                    "no agent here: {socket} does not exist. Start it (systemctl start tortie), or name its --socket"
+                    "no agent runs here: {socket} does not exist. Start it (systemctl start tortie), or \
+                     give its --socket"
                 ),
             ),
             _ => ClientError::new(

@@ -230,7 +230,7 @@ fn empty_frozen_without_store_and_without_agent() {
     browser.sees("10.244.0.0/16: enabled");
     agent.scene.lock().unwrap().away = Some("no answer of etcd".to_owned());
     agent.record(0, "c-a", "agent", "!", "store", "away");
-    browser.sees("The store is away (no answer of etcd)");
+    browser.sees("The store is unreachable (no answer of etcd)");
     browser.sees("12m34s old");
     browser.shoot("store-away");
     agent.scene.lock().unwrap().away = None;
@@ -348,7 +348,7 @@ fn a_file_of_diags_is_the_page_without_an_agent() {
     browser.go("#/route/10.64.7.0%2F24");
     browser.wait(ONE_ROW);
     browser.sees("1 best paths changed");
-    browser.sees("This file does not have that: ask the agent.");
+    browser.sees("This file does not contain that: use the page of the agent.");
     assert_eq!(browser.eval("document.getElementById('live').checkVisibility()"), false);
     browser.shoot("file");
     assert_eq!(browser.requests(), loaded, "it asks somebody");
