@@ -16,11 +16,11 @@ use tortie_kernel::Namespaces;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ModeChoice {
-    /// Write what is wanted
+    /// Write the desired state
     Program,
-    /// Compute, report drift, touch and write nothing
+    /// Compute the desired state and report differences; write nothing
     Observe,
-    /// A pure speaker: neither read nor write the kernel
+    /// BGP only: neither read nor write the kernel
     Off,
 }
 
@@ -65,12 +65,12 @@ impl<'de> Deserialize<'de> for AddressChoice {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PeerSeries {
-    /// Configured peers; of the mesh those that are down
+    /// Configured peers, and mesh peers that are down
     #[default]
     Explicit,
     /// Every peer: about 60 series each
     All,
-    /// Only those that are down, and only that they are
+    /// Only peers that are down, with their state alone
     None,
 }
 
@@ -107,7 +107,8 @@ impl FromStr for CompatListener {
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || {
             format!(
-                "`{text}` is no page of metrics: write felix=PORT or bird=PORT, or ADDRESS:PORT in place of PORT"
+                "`{text}` is not a metrics page: write felix=PORT or bird=PORT, or ADDRESS:PORT in place of \
+                 PORT"
             )
         };
         let (page, place) = text.split_once('=').unwrap_or((text, ""));
@@ -136,19 +137,21 @@ impl<'de> Deserialize<'de> for CompatListener {
 #[derive(Debug, Clone, Default, PartialEq, Eq, clap::Args, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 pub struct Settings {
-    /// Accept BGP sessions here [default: the node's addresses, port from the store or 179]
+    /// Accept BGP connections here [default: the node's addresses, port from the store or 179]
     #[arg(long, value_name = "ADDR:PORT", env = "TORTIE_BGP_LISTEN", value_delimiter = ',')]
     pub bgp_listen: Vec<SocketAddr>,
     /// Serve health, metrics and the read-only API here; `none` for nowhere [default: 127.0.0.1:9099; with --kernel observe none]
     #[arg(long, value_name = "ADDR:PORT", env = "TORTIE_HTTP")]
     pub http: Option<HttpChoice>,
-    /// Answer HTTP under this name, too; may be repeated. Loopback names and the address of --http always are
+    /// Also accept HTTP requests for this host name; may be repeated. Loopback names and the address of
+    /// --http are always accepted
     #[arg(long, value_name = "NAME", env = "TORTIE_HTTP_HOST", value_delimiter = ',')]
     pub http_host: Vec<String>,
-    /// Which peers have series of their own in metrics [default: explicit]
+    /// Peers that have their own time series in the metrics [default: explicit]
     #[arg(long, value_enum, env = "TORTIE_METRICS_PER_PEER")]
     pub metrics_per_peer: Option<PeerSeries>,
-    /// Serve metrics under the names of another exporter, too: felix[=9091], bird[=9324]; on loopback unless ADDR:PORT is given
+    /// Also serve metrics under the names of another exporter: felix[=9091], bird[=9324]; on loopback unless
+    /// ADDR:PORT is given
     #[arg(long, value_name = "PAGE[=PLACE]", env = "TORTIE_METRICS_COMPAT", value_delimiter = ',')]
     pub metrics_compat: Vec<CompatListener>,
     /// Protocol number of own kernel routes [default: 179]
@@ -157,49 +160,52 @@ pub struct Settings {
     /// Metric of own kernel routes [default: 1790]
     #[arg(long, value_name = "N", env = "TORTIE_ROUTE_METRIC", value_parser = clap::value_parser!(u32).range(1..))]
     pub route_metric: Option<u32>,
-    /// What to do to the kernel's routes [default: program]
+    /// Handling of the kernel's routes [default: program]
     #[arg(long, value_enum, env = "TORTIE_KERNEL")]
     pub kernel: Option<ModeChoice>,
-    /// What to do to the kernel's packet rules, and to the routes of endpoints [default: as --kernel]
+    /// Handling of the kernel's packet rules and of the routes of endpoints [default: as --kernel]
     #[arg(long, value_enum, env = "TORTIE_POLICY")]
     pub policy: Option<ModeChoice>,
-    /// With --kernel observe: BIRD's control socket, may be repeated [default: where Calico and Debian have it]
+    /// With --kernel observe: control socket of BIRD; may be repeated [default: the paths of Calico and
+    /// Debian]
     #[arg(long, value_name = "PATH", env = "TORTIE_BIRD_SOCKET", value_delimiter = ',')]
     pub bird_socket: Vec<PathBuf>,
-    /// Keep the last good state of the store here [default: /var/lib/tortie/cache.json]
+    /// File for the last good state of the store [default: /var/lib/tortie/cache.json]
     #[arg(long, value_name = "PATH", env = "TORTIE_CACHE")]
     pub cache: Option<PathBuf>,
-    /// This host's IPv4 address: auto, none or ADDR/LEN [default: what the store says, else auto]
+    /// This host's IPv4 address: auto, none or ADDR/LEN [default: from the store, else auto]
     #[arg(long, value_name = "CHOICE", env = "TORTIE_IP4")]
     pub ip4: Option<AddressChoice>,
-    /// This host's IPv6 address: auto, none or ADDR/LEN [default: what the store says, else none]
+    /// This host's IPv6 address: auto, none or ADDR/LEN [default: from the store, else none]
     #[arg(long, value_name = "CHOICE", env = "TORTIE_IP6")]
     pub ip6: Option<AddressChoice>,
-    /// Tell this BMP station what peers send (RFC 7854) [default: bgp/v1/{host/NODE,global}/bmp_stations in the store]
+    /// BMP station to export received routes to (RFC 7854) [default: bgp/v1/{host/NODE,global}/bmp_stations
+    /// in the store]
     #[arg(long, value_name = "ADDR:PORT", env = "TORTIE_BMP_STATION", value_delimiter = ',')]
     pub bmp_station: Vec<SocketAddr>,
     /// Serve the Docker drivers tortie and tortie-ipam
     #[arg(long, value_name = "BOOL", env = "TORTIE_DOCKER", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub docker: Option<bool>,
-    /// Serve Docker under the names calico and calico-ipam, too
+    /// Also serve the Docker drivers under the names calico and calico-ipam
     #[arg(long, value_name = "BOOL", env = "TORTIE_DOCKER_COMPAT", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub docker_compat: Option<bool>,
-    /// Folder of the Docker drivers' sockets [default: /run/docker/plugins]
+    /// Folder for the Docker drivers' sockets [default: /run/docker/plugins]
     #[arg(long, value_name = "DIR", env = "TORTIE_DOCKER_DIR")]
     pub docker_dir: Option<PathBuf>,
-    /// dockerd's own socket, the source of names and labels [default: /run/docker.sock]
+    /// Socket of dockerd, from which names and labels of containers are read [default: /run/docker.sock]
     #[arg(long, value_name = "PATH", env = "TORTIE_DOCKER_API")]
     pub docker_api: Option<PathBuf>,
-    /// Labels of containers that begin so become labels of endpoints; `none` for no labels [default: org.projectcalico.label.]
+    /// Prefix of the container labels that become endpoint labels; `none` for no labels [default:
+    /// org.projectcalico.label.]
     #[arg(long, value_name = "PREFIX", env = "TORTIE_DOCKER_LABELS")]
     pub docker_labels: Option<String>,
-    /// May open every file of its user, and be dumped: without Landlock and with core files
+    /// Run without protections: without Landlock, which limits the files it may open, and with core dumps
     #[arg(long, value_name = "BOOL", env = "TORTIE_NO_SANDBOX", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub no_sandbox: Option<bool>,
-    /// Form of log lines on standard error [default: auto]
+    /// Format of log lines on standard error [default: auto]
     #[arg(long, value_enum, value_name = "FORM", env = "TORTIE_LOG_FORMAT")]
     pub log_format: Option<LogForm>,
-    /// This host's AS [default: what the store says, else 64512]
+    /// This host's AS number [default: from the store, else 64512]
     #[arg(long = "as", value_name = "N", env = "TORTIE_AS", value_parser = clap::value_parser!(u32).range(1..))]
     #[serde(rename = "as")]
     pub asn: Option<u32>,
@@ -367,8 +373,8 @@ impl Settings {
         if self.kernel() == ModeChoice::Observe
             && (self.docker == Some(true) || self.docker_compat == Some(true))
         {
-            let text = "--docker and --kernel observe exclude each other: who observes writes nothing, and Docker's drivers \
-                        write addresses and endpoints";
+            let text = "--docker and --kernel observe exclude each other: an observing agent writes \
+                        nothing, and the Docker drivers write addresses and endpoints";
             return Err(text.to_owned());
         }
         Ok(())

@@ -254,7 +254,7 @@ impl Handle {
         let permit = tokio::time::timeout(ANSWER_TIMEOUT, permit);
         match permit.await {
             Ok(permit) => permit.map_err(|_| stopping()),
-            Err(_) => Err(busy("too many long queries wait for their answers: try again later")),
+            Err(_) => Err(busy("too many long requests are pending: try again later")),
         }
     }
 

@@ -27,6 +27,7 @@ use crate::foreign::{
     self, Affinities, BIRD, CompareResult, Comparison, ForeignState, HostIntent, Plane, PlaneCounts,
     Unreadable, bird,
 };
+use tortie_config::counted;
 use tortie_engine::policy::{Globals, Ruleset};
 use tortie_kernel::Drift;
 use tortie_store::Store;
@@ -273,10 +274,10 @@ fn birds(found: &ForeignState) -> Vec<String> {
         let (up, all) =
             bird.sessions().fold((0, 0), |(up, all), s| (up + usize::from(s.is_established()), all + 1));
         format!(
-            "BIRD {} at {}: {up} of {all} sessions up, {} routes",
+            "BIRD {} at {}: {up} of {all} sessions up, {}",
             bird.version,
             bird.socket,
-            bird.routes.len()
+            counted(bird.routes.len(), "route")
         )
     };
     found.birds.iter().map(one).collect()
@@ -287,11 +288,17 @@ fn felix(found: &ForeignState) -> Vec<String> {
         let family = if table.v4 { "IPv4" } else { "IPv6" };
         let rules: usize = table.chains.values().map(Vec::len).sum();
         let chains = table.chains.len();
-        format!("{} {} {family}: {chains} chains, {rules} rules", table.backend.tool(true), table.name)
+        format!(
+            "{} {} {family}: {}, {}",
+            table.backend.tool(true),
+            table.name,
+            counted(chains, "chain"),
+            counted(rules, "rule")
+        )
     };
     let mut all: Vec<String> = found.felix.tables.iter().map(one).collect();
     if !found.felix.sets.is_empty() {
-        all.push(format!("ipset: {} sets", found.felix.sets.len()));
+        all.push(format!("ipset: {}", counted(found.felix.sets.len(), "set")));
     }
     all
 }
@@ -371,8 +378,13 @@ impl ComparisonReport {
             n => format!(", {n} not judged"),
         };
         match total.differing() {
-            0 => ("ready", format!("observes: {} items equal, none differs{unknown}", total.equal)),
-            n => ("degraded", format!("observes: {n} items differ, {} equal{unknown}", total.equal)),
+            0 => {
+                ("ready", format!("observes: {} equal, none differs{unknown}", counted(total.equal, "item")))
+            }
+            n => (
+                "degraded",
+                format!("observes: {}, {} equal{unknown}", counted(n, "different item"), total.equal),
+            ),
         }
     }
 

@@ -21,6 +21,7 @@ pub use crate::agent::journal::format::{FILE, JournalError};
 use crate::agent::journal::format::{Header, Line, Lines, unpack};
 use crate::api::replay::{Difference, Replay};
 use crate::api::status::{API_VERSION, ApiError};
+use tortie_config::counted;
 use tortie_engine::routing::ChangeId;
 use tortie_store::{Change, FeedEvent};
 
@@ -212,10 +213,14 @@ pub fn replay(octets: Vec<u8>, options: &ReplayOptions) -> Result<Replay, Replay
 fn subject(input: &Input) -> String {
     match input {
         Input::Feed(FeedEvent::Snapshot { snapshot, .. }) => {
-            format!("store: snapshot of {} keys at revision {}", snapshot.entries.len(), snapshot.revision)
+            format!(
+                "store: snapshot of {} at revision {}",
+                counted(snapshot.entries.len(), "key"),
+                snapshot.revision
+            )
         }
         Input::Feed(FeedEvent::Added { prefixes, snapshot }) => {
-            format!("store: {} keys of {}", snapshot.entries.len(), prefixes.join(" "))
+            format!("store: {} of {}", counted(snapshot.entries.len(), "key"), prefixes.join(" "))
         }
         Input::Feed(FeedEvent::Delta(delta)) => {
             let first = delta.changes.first().map_or_else(String::new, |change| match change {
@@ -241,7 +246,7 @@ fn subject(input: &Input) -> String {
         Input::Feed(FeedEvent::PutBack(proof)) => format!("store: put back to an earlier state, {proof}"),
         Input::FeedIdle => "store: what was read is acted on".to_owned(),
         Input::StoreTimeout => "store: no answer in time".to_owned(),
-        Input::Attached(routes) => format!("kernel: {} addresses are attached", routes.len()),
+        Input::Attached(routes) => format!("kernel: {}", counted(routes.len(), "attached address")),
         Input::Twin(Some(machine)) => machine.clone(),
         Input::Twin(None) => "no other machine runs under this name".to_owned(),
         Input::Accept => "an operator accepts the store as it is".to_owned(),
@@ -251,8 +256,8 @@ fn subject(input: &Input) -> String {
         Input::TunnelAddress(_) => "the tunnel address was looked after".to_owned(),
         Input::IpamGc(_) => "leaked addresses were looked for".to_owned(),
         Input::PoolUsage(_) => "pools were counted".to_owned(),
-        Input::HostChecks(found) => format!("the host checks found {} problems", found.len()),
-        Input::Hosts { hosts, .. } => format!("{} hosts have agents", hosts.len()),
+        Input::HostChecks(found) => format!("the host checks found {}", counted(found.len(), "problem")),
+        Input::Hosts { hosts, .. } => format!("{} with agents", counted(hosts.len(), "host")),
     }
 }
 

@@ -63,13 +63,15 @@ fn drain_name(drain: Drain) -> &'static str {
 /// Describes the side that opens the connection.
 fn dials(peer: &PeerIntent) -> String {
     match (peer.dial_after, peer.kind) {
-        (None, _) => "only the other end".to_owned(),
+        (None, _) => "only the peer".to_owned(),
         (Some(delay), PeerKind::Mesh) if delay.is_zero() => {
-            "this host at once, the other after some seconds: the greater address as text".to_owned()
+            "this host at once, the peer after some seconds (the address that is greater as text dials \
+             first)"
+                .to_owned()
         }
         (Some(delay), PeerKind::Mesh) => {
             format!(
-                "the other host at once, this one after {}s: the greater address as text",
+                "the peer at once, this host after {}s (the address that is greater as text dials first)",
                 delay.as_secs()
             )
         }
@@ -171,7 +173,7 @@ pub(in crate::agent) fn peer(
 /// Builds the entry of a peer whose key never had a readable value.
 pub(in crate::agent) fn unreadable_peer(peer: UnreadablePeer<'_>) -> Peer {
     let InvalidKey { key, error, .. } = peer.problem;
-    let text = format!("{key} cannot be read: {error}; no value of it ever could, so there is no session");
+    let text = format!("{key} cannot be parsed: {error}; it never had a valid value, so there is no session");
     let now = ago(Duration::ZERO);
     Peer {
         session: peer.name,
@@ -311,14 +313,16 @@ pub(in crate::agent) fn session_named<'a>(
         [_, _, ..] => Err(ApiError {
             code: "invalid".to_owned(),
             text: format!(
-                "`{wanted}` means {} sessions: name one of them: {}",
+                "`{wanted}` matches {} sessions: name one of them: {}",
                 found.len(),
                 found.iter().map(|name| name.as_str()).collect::<Vec<_>>().join(", ")
             ),
         }),
         [] => Err(ApiError {
             code: "not-found".to_owned(),
-            text: format!("no peer `{wanted}` is wanted here: `tortie bgp peers` lists them"),
+            text: format!(
+                "no peer `{wanted}` is configured on this host: `tortie bgp peers` lists the peers"
+            ),
         }),
     }
 }
@@ -351,7 +355,7 @@ fn path(info: &PathInfo, intent: &RoutingIntent) -> BgpPath {
             Some(NextHopState::Unreachable) => {
                 let why = match a.next_hop.addr() {
                     IpAddr::V6(hop) if hop.to_ipv4_mapped().is_some() => {
-                        ": it is an IPv4 address, to which no IPv6 route leads"
+                        ": it is an IPv4 address, which an IPv6 route cannot use"
                     }
                     _ => "",
                 };

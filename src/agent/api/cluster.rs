@@ -175,7 +175,7 @@ impl ClusterCache {
 fn store_unreachable(why: &str) -> ApiError {
     ApiError {
         code: "store-away".to_owned(),
-        text: format!("this is read from the store, and it is away: {why}"),
+        text: format!("this is read from the store, which is unreachable: {why}"),
     }
 }
 

@@ -21,10 +21,11 @@ async fn request<T>(
 /// Accepts the store's current content, which ends a freeze.
 pub(in crate::agent) async fn accept_store(server: &Server) -> Result<ActionResult, ApiError> {
     let text = if request(server, CoreRequest::AcceptStore).await? {
-        "the store is taken as it is; all goes on"
+        "the store is accepted as it is; the agent follows it again"
     } else {
-        "nothing was frozen by a loss, or /calico/v1/Ready is not `true`, or the store needs a later version or speaks another data \
-         model, or another machine has this host's name: see `tortie status`"
+        "no freeze can be ended here: there is none, or /calico/v1/Ready is not `true`, or the store needs \
+         a later version or has another data model, or another machine has this host's name: see `tortie \
+         status`"
     };
     Ok(ActionResult { text: text.to_owned() })
 }

@@ -107,7 +107,7 @@ pub(in crate::agent) async fn dry_run(server: &Server, request: DryRunRequest) -
         let mut trial = trial::run(model, before, options, &request)?;
         let tracked = match &interfaces {
             Ok(Some(interfaces)) => tortie_kernel::connections().map(|tracked| (interfaces, tracked)),
-            _ => Err(std::io::Error::other("the kernel is left alone (--kernel off)")),
+            _ => Err(std::io::Error::other("the kernel is not used (--kernel off)")),
         };
         match tracked {
             Ok((interfaces, tracked)) => {
@@ -131,7 +131,7 @@ pub(in crate::agent) async fn dry_run(server: &Server, request: DryRunRequest) -
             };
             return tokio::task::spawn_blocking(work).await.map_err(|_| stopping());
         }
-        Ok(None) => "it has too many routes to be copied while its sessions wait".to_owned(),
+        Ok(None) => "it has too many routes to copy without delaying its sessions".to_owned(),
         Err(error) => error.text,
     };
     trial.answer.not_looked_at.push(format!("BGP, sessions and routes by peer: {why}"));
@@ -171,7 +171,7 @@ pub(in crate::agent) async fn drops(server: &Server, within: Duration) -> Result
         rule: rules
             .get(&kind.prefix)
             .cloned()
-            .unwrap_or_else(|| format!("a rule that is gone ({})", kind.prefix)),
+            .unwrap_or_else(|| format!("a rule that no longer exists ({})", kind.prefix)),
     };
     let items = kinds.into_iter().map(row).collect();
     Ok(server.list("DropList", items).await)
@@ -268,10 +268,11 @@ pub(in crate::agent) async fn hold_drift(
     within_timeout(wait).await?;
     let text = match span {
         Some(span) => format!(
-            "what others change in own routes and rules is left as it is for {}; `tortie diff --repair` ends that",
+            "changes that other processes make to own routes and rules are not repaired for {}; `tortie \
+             diff --repair` ends the hold",
             crate::api::span(span.as_secs())
         ),
-        None => "everything was compared, and what differed was written".to_owned(),
+        None => "everything was compared, and all differences were repaired".to_owned(),
     };
     Ok(ActionResult { text })
 }

@@ -95,8 +95,9 @@ pub(in crate::agent) async fn follow(
     query: EventQuery,
     last: Option<u64>,
 ) -> Result<EventStream, ApiError> {
-    let permit =
-        server.follower().ok_or_else(|| busy(&format!("{FOLLOWERS} follow already; try again later")))?;
+    let permit = server
+        .follower()
+        .ok_or_else(|| busy(&format!("{FOLLOWERS} clients follow events already; try again later")))?;
     let filter = read_filter(server.handle(), &query).await?;
     let wanted = filter.clone();
     let events = server.handle().events().clone();
@@ -131,7 +132,7 @@ async fn read_filter(handle: &Handle, query: &EventQuery) -> Result<Filter, ApiE
         .map(str::to_owned)
         .collect();
     if let Some(other) = kinds.iter().find(|kind| !KINDS.contains(&kind.as_str())) {
-        return Err(invalid(format!("`{other}` is no kind of event: {}", KINDS.join(", "))));
+        return Err(invalid(format!("`{other}` is not a kind of event: {}", KINDS.join(", "))));
     }
     let prefix = match query.prefix.as_deref() {
         Some(text) => Some(match text.parse::<std::net::IpAddr>() {

@@ -91,7 +91,7 @@ pub(in crate::agent) fn row(view: &KernelView<'_>, state: &RouteState) -> Kernel
         RouteCondition::Failed(why) => ("failed", why.clone()),
         RouteCondition::Withheld(why) => ("withheld", (*why).to_owned()),
         RouteCondition::Stale => ("stale", "kept from before the restart".to_owned()),
-        RouteCondition::Removing => ("leaving", "no longer wanted".to_owned()),
+        RouteCondition::Removing => ("leaving", "no longer desired".to_owned()),
     };
     KernelRouteRow {
         prefix: state.prefix.to_string(),

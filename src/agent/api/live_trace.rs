@@ -36,7 +36,7 @@ pub(in crate::agent) async fn trace_packets(
     let armed = server.lock_tracing().ok_or_else(|| ApiError {
         code: "busy".to_owned(),
         text: format!(
-            "another packet is traced on this host: try again when that is over, in {DURATION_MAX} s at the latest"
+            "another trace runs on this host: try again when it ends, in {DURATION_MAX} s at the latest"
         ),
     })?;
     let source_port = packet.sport;
@@ -97,7 +97,7 @@ fn half_of(node: &str, found: &path::Trace) -> Result<HostPath, ApiError> {
         let mut hosts: Vec<&str> = found.host_paths.iter().map(|half| half.host.as_str()).collect();
         hosts.dedup();
         let hosts = hosts.join(" or ");
-        invalid(format!("the packet does not pass this host ({node}): trace it on {hosts}"))
+        invalid(format!("the packet does not pass through this host ({node}): trace it on {hosts}"))
     })
 }
 
@@ -106,8 +106,8 @@ fn may_trace(view: &KernelView<'_>) -> Result<(), ApiError> {
     match (view.rules_mode(), view.rules_problem()) {
         (Mode::Program, None) => Ok(()),
         (Mode::Program, Some(problem)) => no(format!("nothing can be traced: {problem}")),
-        _ => no("this agent writes no packet rules (--policy), so that it traces none; \
-                 without --live the answer is from the store"
+        _ => no("this agent writes no packet rules (--policy), so it cannot trace packets; without --live \
+                 the answer comes from the store"
             .to_owned()),
     }
 }
@@ -197,14 +197,14 @@ impl Observed {
     /// Returns `agrees`, `differs`, or the reason why no comparison is possible, with an explanation.
     fn compare(&self, path: &Path) -> (&'static str, String) {
         if self.gone {
-            return ("changed", "a rule that it met is another by now: trace again".to_owned());
+            return ("changed", "a rule that it matched has changed since: trace again".to_owned());
         }
         if self.established && self.dropped.is_none() {
             return ("established", "only the first packet of a connection can be compared".to_owned());
         }
         match (self.verdict(), path.verdict) {
             (Verdict::Deny, Verdict::Allow) if self.foreign => {
-                ("differs", "the rule that drops it is none of Tortie's".to_owned())
+                ("differs", "the rule that drops it is not Tortie's".to_owned())
             }
             (observed, wanted) if observed != wanted => ("differs", REPORT.to_owned()),
             (Verdict::Deny, _) if self.foreign => ("agrees", String::new()),
@@ -212,7 +212,7 @@ impl Observed {
                 (Some(observed), Some(wanted)) if observed != wanted => ("differs", REPORT.to_owned()),
                 (None, Some(_)) => (
                     "differs",
-                    "it did not come to that rule: no route, the reverse path filter, or no listener"
+                    "it did not reach that rule: no route, the reverse path filter, or no listener"
                         .to_owned(),
                 ),
                 _ => ("agrees", String::new()),
@@ -222,7 +222,7 @@ impl Observed {
 }
 
 const REPORT: &str =
-    "`tortie diff` says whether the kernel has the rules that are wanted; when it does, please report this";
+    "`tortie diff` shows whether the kernel has the desired rules; if it does, please report this";
 
 /// Describes the location of a step.
 fn place(step: &TracedStep) -> String {
@@ -241,7 +241,7 @@ fn step(step: &TracedStep, view: Option<&RuleView>) -> LiveStep {
         (Some(Meaning::Frame), _) => String::new(),
         (None, Some(_)) if step.ours => match step.place {
             Some(place) if !place.is_ours() => "a rule that Tortie did not write".to_owned(),
-            _ => "a rule that is gone".to_owned(),
+            _ => "a rule that no longer exists".to_owned(),
         },
         (None, _) => String::new(),
     };

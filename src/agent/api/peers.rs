@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use tortie_bgp::{Drain, Reset};
+use tortie_config::counted;
 
 use crate::agent::api::bgp;
 use crate::agent::api::server::Server;
@@ -93,7 +94,7 @@ pub(in crate::agent) async fn reset(
     };
     match &request.text {
         Some(_) if request.kind != "hard" => {
-            return invalid("only a hard reset sends a text to the peer".to_owned());
+            return invalid("only a hard reset sends a reason to the peer".to_owned());
         }
         Some(text) if text.len() > 255 => {
             let text = format!("the text has {} octets; RFC 9003 has room for 255", text.len());
@@ -106,22 +107,22 @@ pub(in crate::agent) async fn reset(
         "hard" => (
             Reset::Hard(request.text.unwrap_or_default()),
             if session.as_ref().is_some_and(ranged) {
-                "is reset; it may come again"
+                "is reset; the peer may connect again"
             } else {
-                "is reset; it dials again by itself"
+                "is reset; this host connects again by itself"
             },
-            "are reset; they come again by themselves",
+            "are reset; they are set up again by themselves",
         ),
         "soft-in" => (Reset::SoftIn, "is sent a ROUTE-REFRESH request", "are sent a ROUTE-REFRESH request"),
-        "soft-out" => (Reset::SoftOut, "gets all routes again", "get all routes again"),
+        "soft-out" => (Reset::SoftOut, "is sent all routes again", "are sent all routes again"),
         other => {
-            let text = format!("`{other}` is no kind of reset: hard, soft-in or soft-out");
+            let text = format!("`{other}` is not a kind of reset: write hard, soft-in or soft-out");
             return invalid(text);
         }
     };
     let text = match &session {
         Some(session) => format!("{session} {one}"),
-        None => format!("{} sessions {all}", intent.peers.len()),
+        None => format!("{} {all}", counted(intent.peers.len(), "session")),
     };
     let speaker = server.handle().speaker().thread()?;
     speaker.send(ToSpeaker::Reset(session, reset)).map_err(|e| busy(&e.to_string()))?;
@@ -137,9 +138,9 @@ pub(in crate::agent) async fn drain(
     let (drain, done) = match request.drain.as_str() {
         "announce" => (Drain::Announce, "announced with GRACEFUL_SHUTDOWN"),
         "withdraw" => (Drain::Withdraw, "withdrawn"),
-        "off" => (Drain::Off, "announced as usual"),
+        "off" => (Drain::Off, "announced as before the drain"),
         other => {
-            let text = format!("`{other}` is no kind of drain: announce, withdraw or off");
+            let text = format!("`{other}` is not a kind of drain: write announce, withdraw or off");
             return Err(ApiError { code: "invalid".to_owned(), text });
         }
     };

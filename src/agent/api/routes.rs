@@ -81,7 +81,7 @@ pub(in crate::agent) async fn of_bgp(server: &Server, query: RouteQuery) -> Resu
         async move {
             server.handle().speaker().ask(part).await?.ok_or_else(|| ApiError {
                 code: "not-found".into(),
-                text: "the speaker does not know this peer yet".into(),
+                text: "the BGP speaker has not been given this peer yet".into(),
             })
         }
     };

@@ -89,7 +89,7 @@ impl BmpStations {
     pub(super) fn notes(&self) -> impl Iterator<Item = Problem> {
         self.tasks.iter().filter_map(|((addr, _), task)| {
             let why = task.problem.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
-            let text = format!("the BMP station is not connected: {why}; retrying");
+            let text = format!("the BMP station is not connected: {why}; the agent retries");
             Some(codes::BMP_STATION_AWAY.problem("", addr.to_string(), text))
         })
     }
@@ -122,7 +122,7 @@ async fn serve(
         }
         set_problem(&problem, Some(why.clone()));
         if !std::mem::replace(&mut warned, true) {
-            tracing::warn!(target: "tortie", "BMP station {addr}: {why}; trying again");
+            tracing::warn!(target: "tortie", "BMP station {addr}: {why}; retrying");
         }
         tokio::select! {
             () = tokio::time::sleep(wait.mul_f64(rand::random_range(0.75..1.0))) => {}
@@ -162,8 +162,7 @@ async fn session(
         while !rest.is_empty() {
             // While the station accepts some octets, however slowly, only the queue limit disconnects it.
             let written = tokio::time::timeout(CONNECT_TIMEOUT, writer.write(rest)).await;
-            let taken =
-                written.map_err(|_| "it takes nothing any more".to_owned())?.map_err(|e| e.to_string())?;
+            let taken = written.map_err(|_| "it no longer reads".to_owned())?.map_err(|e| e.to_string())?;
             rest = rest.get(taken..).unwrap_or_default();
         }
         out.clear();
@@ -181,11 +180,11 @@ async fn session(
                 Err(e) => return Err(e.to_string()),
             },
             event = queue.next() => {
-                let event = event.ok_or("the speaker has stopped, or too many listen to it")?;
+                let event = event.ok_or("the BGP speaker has stopped, or has too many listeners")?;
                 if exporter.on_monitor_event(event, &queue, &mut out).is_err() {
                     end(termination::RESOURCES, &mut out);
                     let _ = tokio::time::timeout(CONNECT_TIMEOUT, writer.write_all(&out)).await;
-                    return Err("it reads more slowly than BGP changes; it is resynchronised".to_owned());
+                    return Err("it reads more slowly than BGP changes, and is resynchronised".to_owned());
                 }
                 exporter.request_next();
             }

@@ -137,7 +137,7 @@ impl NodeStatusController {
                 Outcome::Conflict => written.revision = None,
             }
         }
-        Err(StoreError::Unreachable("others write the same key all the time".to_owned()).into())
+        Err(StoreError::Unreachable("other processes write the same key all the time".to_owned()).into())
     }
 }
 

@@ -37,8 +37,8 @@ pub(in crate::agent) async fn running_conflict(
         let key = Key::TortieStatus { host: host.clone() }.to_string();
         if matches!(store.get(&key).await, Ok(Some(_))) {
             return Some(format!(
-                "the running host {host} has the address {addr} too: give this host its own with --ip4 or --ip6, or \
-                 stop the other agent"
+                "the running host {host} also has the address {addr}: give this host another one with --ip4 \
+                 or --ip6, or stop the other agent"
             ));
         }
     }

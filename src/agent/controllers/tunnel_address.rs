@@ -198,9 +198,9 @@ impl TunnelAddressController {
             }
             TunnelAddressAction::Claim(addr) => {
                 match self.assign(wanted, AddressRequest::Exact(IpAddr::V4(addr))).await {
-                    Ok(_) => {
-                        Ok(Some(format!("{addr} is allocated to the tunnel now: it stood in the store only")))
-                    }
+                    Ok(_) => Ok(Some(format!(
+                        "{addr} is allocated to the tunnel now: only its setting was in the store"
+                    ))),
                     // A disabled pool allocates nothing; an existing address stays in use.
                     Err(IpamError::Disabled(_)) => Ok(None),
                     Err(error) => Err(error),
@@ -220,7 +220,7 @@ impl TunnelAddressController {
                         self.ipam.release(&[old], None).await?;
                     }
                     self.ipam.release_handle(&self.handle).await?;
-                    return Ok(Some(format!("no IPIP pool remains: {addr} is given back")));
+                    return Ok(Some(format!("no IPIP pool remains: {addr} is released")));
                 }
                 self.ipam.release_handle(&self.handle).await?;
                 Ok(None)
@@ -265,7 +265,9 @@ impl TunnelAddressController {
         let given = ipam.assign(&request).await?;
         match given.first().map(|given| given.addr) {
             Some(IpAddr::V4(addr)) => Ok(addr),
-            _ => Err(IpamError::BadRequest("an IPv4 address was asked for and none was given".to_owned())),
+            _ => {
+                Err(IpamError::BadRequest("an IPv4 address was requested and none was allocated".to_owned()))
+            }
         }
     }
 

@@ -49,7 +49,9 @@ pub(in crate::agent) fn verdict(
         && endpoint.host() != core.model.node()
     {
         let (host, node) = (endpoint.host(), core.model.node());
-        return failed(format!("this is an endpoint of {host}, and the agent here is {node}'s: ask there"));
+        return failed(format!(
+            "this is an endpoint of {host}, and this agent is {node}'s: ask the agent of {host}"
+        ));
     }
     if let Some(reason) = &core.frozen {
         return Some(("frozen", Some(reason.text.clone())));
@@ -79,7 +81,8 @@ pub(in crate::agent) fn verdict(
         && let Some((addr, host)) = address_of_host(core, endpoint)
     {
         return failed(format!(
-            "{addr} is the address of host {host}, which was registered meanwhile: no workload has it; try again for another one"
+            "{addr} is the address of host {host}, which was registered meanwhile, so no workload may have \
+             it: try again for another address"
         ));
     }
     let source = match &key {

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
+use tortie_config::counted;
 use tortie_config::key::{EndpointKey, Key};
 
 use super::recorder::{Entry, Plane, SINGLE_ENTRIES_MAX};
@@ -282,7 +283,8 @@ impl Core {
             (None, _) => (
                 '+',
                 format!(
-                    "in the kernel after {micros} us, but for {wrong} endpoints that are not as they should be"
+                    "in the kernel after {micros} us, except {} not in the desired state",
+                    counted(wrong, "endpoint")
                 ),
             ),
             (Some(why), _) => ('!', format!("its rules are not in the kernel: {why}")),
@@ -311,7 +313,8 @@ impl Core {
             )
             .collect();
         if news.len() > SINGLE_ENTRIES_MAX {
-            let text = format!("{} endpoints are not as they should be", self.enforcement.failed.len());
+            let text =
+                format!("{} not in the desired state", counted(self.enforcement.failed.len(), "endpoint"));
             self.log_and_record(change, Plane::Kernel, '!', "endpoints", &text);
             return;
         }
@@ -354,20 +357,22 @@ impl Core {
         let mut entries: Vec<(char, String, String)> = Vec::new();
         let ruleset = self.enforcement.policy().map(|policy| &policy.ruleset);
         let kinds = [
-            (delta.sets.len(), "address sets"),
-            (delta.chains.len(), "chains"),
-            (delta.endpoints.len(), "endpoints"),
+            (delta.sets.len(), "address set"),
+            (delta.chains.len(), "chain"),
+            (delta.endpoints.len(), "endpoint"),
         ];
         let [sets, chains, endpoints] = kinds.map(|(count, what)| {
             if count > SINGLE_ENTRIES_MAX {
-                entries.push(('~', format!("{count} {what}"), "changed".to_owned()));
+                entries.push(('~', counted(count, what), "changed".to_owned()));
             }
             count <= SINGLE_ENTRIES_MAX
         });
         if sets {
             entries.extend(delta.sets.iter().map(|(id, change)| {
                 let (mark, text) = match change {
-                    SetChange::New(members) => ('+', format!("new address set, {} members", members.len())),
+                    SetChange::New(members) => {
+                        ('+', format!("new address set, {}", counted(members.len(), "member")))
+                    }
                     SetChange::Members { add, remove } => {
                         ('~', format!("address set, members +{} -{}", add.len(), remove.len()))
                     }
@@ -379,16 +384,17 @@ impl Core {
         if chains {
             entries.extend(delta.chains.iter().map(|(id, chain)| match chain {
                 Some(chain) => ('+', id.to_string(), rules(chain)),
-                None => ('-', id.to_string(), "acts on no endpoint here any more".to_owned()),
+                None => ('-', id.to_string(), "no longer applies to an endpoint of this host".to_owned()),
             }));
         }
         if endpoints {
             entries.extend(delta.endpoints.iter().map(|(key, now)| {
                 let existed = ruleset.is_some_and(|ruleset| ruleset.endpoints.contains_key(key));
                 let (mark, text) = match now {
-                    Some(now) => {
-                        (if existed { '~' } else { '+' }, format!("passes {} chains", now.chains().count()))
-                    }
+                    Some(now) => (
+                        if existed { '~' } else { '+' },
+                        format!("passes {}", counted(now.chains().count(), "chain")),
+                    ),
                     None => ('-', "gone".to_owned()),
                 };
                 (mark, Key::Endpoint(key.clone()).to_string(), text)
@@ -429,16 +435,16 @@ fn subject(delta: &RulesetDelta) -> String {
         return "frame of the rules".to_owned();
     }
     format!(
-        "{} endpoints, {} chains, {} address sets",
-        delta.endpoints.len(),
-        delta.chains.len(),
-        delta.sets.len()
+        "{}, {}, {}",
+        counted(delta.endpoints.len(), "endpoint"),
+        counted(delta.chains.len(), "chain"),
+        counted(delta.sets.len(), "address set")
     )
 }
 
 fn rules(chain: &Chain) -> String {
     match chain.fail_closed {
         Some(closed) => closed.to_string(),
-        None => format!("{} rules", chain.rules.len()),
+        None => format!("{}", counted(chain.rules.len(), "rule")),
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tortie_bgp::{DownCode, State, bfd};
+use tortie_config::counted;
 use tortie_net::Cidr;
 
 use super::recorder::{Entry, Plane, SINGLE_ENTRIES_MAX};
@@ -100,9 +101,10 @@ impl Core {
                         change,
                         plane: Plane::Kernel,
                         mark: '~',
-                        subject: format!("{prefixes} prefixes"),
+                        subject: format!("{}", counted(prefixes, "prefix")),
                         text: format!(
-                            "{written} routes written, {deleted} deleted, acknowledged after {micros} us"
+                            "{} written, {deleted} deleted, acknowledged after {micros} us",
+                            counted(written, "route")
                         ),
                         revision: 0,
                     };
@@ -157,7 +159,7 @@ impl Core {
                     Plane::Kernel,
                     '!',
                     "netlink",
-                    "notifications lost: everything compared anew",
+                    "notifications lost: everything is compared again",
                 );
             }
             KernelFact::RulesProblem(problem) => {
@@ -177,7 +179,7 @@ impl Core {
             }
             KernelFact::TunnelProblem(problem) => {
                 if problem != self.observed.tunnel_problem {
-                    let text = problem.clone().unwrap_or_else(|| "right again".to_owned());
+                    let text = problem.clone().unwrap_or_else(|| "in its desired state again".to_owned());
                     self.log_and_record(ChangeId::default(), Plane::Kernel, '~', "tunl0", &text);
                 }
                 self.observed.tunnel_problem = problem;
@@ -208,7 +210,7 @@ impl Core {
         for ack in acknowledged {
             let (mark, text) = match ack.outcome {
                 BlackholeOutcome::Written => ('+', format!("blackhole written{after}")),
-                BlackholeOutcome::Kept => ('+', "blackhole was there already".to_owned()),
+                BlackholeOutcome::Kept => ('+', "blackhole existed already".to_owned()),
                 BlackholeOutcome::Removed => ('-', format!("blackhole removed{after}")),
             };
             let entry = Entry {
@@ -233,7 +235,7 @@ impl Core {
                 change,
                 plane: Plane::Kernel,
                 mark: '~',
-                subject: format!("{} blackholes", acknowledged.len()),
+                subject: format!("{}", counted(acknowledged.len(), "blackhole")),
                 text: format!("{written} written, {kept} there already, {removed} removed{after}"),
                 revision: self.revisions.of(change),
             };
@@ -348,7 +350,9 @@ impl Core {
             }
             SpeakerFact::Learned { peer, announced, withdrawn, rejected, malformed } => {
                 let text = format!(
-                    "{announced} prefixes announced, {withdrawn} withdrawn, {rejected} rejected, {malformed} UPDATEs malformed"
+                    "{} announced, {withdrawn} withdrawn, {rejected} rejected, {}",
+                    counted(announced, "prefix"),
+                    counted(malformed, "malformed UPDATE")
                 );
                 self.log_debug(Subsystem::Bgp, &peer, format!("{peer}: {text}"));
                 let mark = if malformed > 0 { '!' } else { '~' };
@@ -364,7 +368,8 @@ impl Core {
             }
             SpeakerFact::PrefixWarning { peer, family, received, max } => {
                 let text = format!(
-                    "announces {received} {} prefixes of {max} that it may (max_prefixes); more end the session",
+                    "announces {received} {} prefixes, and its limit is {max} (max_prefixes); more end the \
+                     session",
                     family.as_str()
                 );
                 self.log_and_record(ChangeId::default(), Plane::Rib, '!', &peer, &text);
@@ -375,7 +380,7 @@ impl Core {
                     plane: Plane::Rib,
                     mark: '~',
                     subject: first.to_string(),
-                    text: format!("{prefixes} best paths changed"),
+                    text: format!("{} changed", counted(prefixes, "best path")),
                     revision: 0,
                 };
                 self.recorder.record(self.now.text(), entry);
@@ -436,7 +441,7 @@ impl Core {
         if !texts.is_empty() {
             self.observed.thread_problems.insert(about, texts);
         } else if !before.is_empty() {
-            self.log_and_record(ChangeId::default(), plane, '~', &about, "right again");
+            self.log_and_record(ChangeId::default(), plane, '~', &about, "in its desired state again");
         }
     }
 
@@ -474,7 +479,7 @@ impl Core {
     /// Stores and records a garbage collection pass.
     pub(super) fn record_gc_pass(&mut self, pass: GcPass) {
         for (addr, why) in &pass.released {
-            let text = format!("released, nobody had it for the grace time: {why}");
+            let text = format!("released after the grace period without a holder: {why}");
             self.log_and_record(ChangeId::default(), Plane::Agent, '-', &addr.to_string(), &text);
         }
         if let Some(error) =

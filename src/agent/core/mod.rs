@@ -205,7 +205,7 @@ impl Core {
             Plane::Store,
             '!',
             "store",
-            "away: running from the cache on disk",
+            "unreachable: running from the cache on disk",
         );
         self.link.from_cache = true;
         let followed = std::mem::replace(&mut self.model, cached);
@@ -352,7 +352,7 @@ impl Core {
                         Plane::Agent,
                         '~',
                         "frozen",
-                        "no longer: all goes on",
+                        "ended: the agent follows the store again",
                     );
                 }
                 let changes = std::mem::take(&mut self.pending);

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tortie_bgp::State;
+use tortie_config::counted;
 use tortie_config::key::IpFamily;
 use tortie_net::{Cidr, ScopedAddr};
 
@@ -266,18 +267,18 @@ impl Core {
     fn notes(&self, now: Instant) -> Vec<Problem> {
         let mut notes: Vec<Problem> = self.intent.iter().flat_map(|i| i.notes.iter()).map(note).collect();
         if self.loaded() && self.model.pools().next().is_none() {
-            let text = "no workload can get an address: tortie ipam pool create CIDR makes one";
+            let text = "no pool, so no workload can get an address: tortie ipam pool create CIDR creates one";
             notes.push(codes::NO_POOL.problem("", "addresses", text));
         }
         notes.extend(self.model.unread_names().take(UNREAD_MAX).map(|(key, names)| {
             let key = key.to_string();
-            let text = format!("nobody reads {}: perhaps it is misspelt", names.join(", "));
+            let text = format!("Tortie does not read {}: it may be misspelt", names.join(", "));
             codes::UNREAD.problem(&key, key.clone(), text).about(Subject::Key(key.clone()))
         }));
         if self.model.unknown_keys() > 0 {
             let text = format!(
-                "{} keys are no path of the data model: `tortie store validate` lists them",
-                self.model.unknown_keys()
+                "not in the data model: {}; `tortie store validate` lists them",
+                counted(self.model.unknown_keys(), "key")
             );
             notes.push(codes::UNREAD.problem("", "keys", text));
         }
@@ -286,7 +287,7 @@ impl Core {
         {
             let ago = now.saturating_duration_since(*at).as_secs();
             let text = format!(
-                "{objects} changed by another process {} ago and put right again, first: {first}",
+                "{objects} changed by another process {} ago and repaired, first: {first}",
                 span(ago)
             );
             notes.push(codes::FOREIGN_CHANGES.problem("", "kernel", text));
@@ -297,8 +298,8 @@ impl Core {
             let (shown, more) = absent.split_at(absent.len().min(5));
             let more = if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
             let text = format!(
-                "no agent of this machine runs as {}{more}, and a SQLite store serves one machine only: etcd for several \
-                 (--datastore etcd://HOST:PORT)",
+                "no agent of this machine runs as {}{more}, and a SQLite store serves one machine only: use \
+                 etcd for several (--datastore etcd://HOST:PORT)",
                 shown.join(", ")
             );
             notes.push(codes::SQLITE_SERVES_ONE_MACHINE.problem("", "store", text));

@@ -175,15 +175,16 @@ impl Agent {
                 NextEvent::First(Signal::Stop) | NextEvent::Feed(None) => return,
                 NextEvent::First(Signal::Hangup) => tracing::info!(
                     target: "tortie",
-                    "SIGHUP: nothing to reload; the store is followed as it is, flags and the settings file are read at \
-                     the start (systemctl restart tortie, which interrupts nothing)"
+                    "SIGHUP: nothing to reload; changes in the store apply by themselves, flags and the \
+                     settings file are read at the start (systemctl restart tortie interrupts no traffic)"
                 ),
                 NextEvent::First(Signal::Tick) => self.tick(),
                 NextEvent::First(Signal::Patience) => {
                     waited = true;
                     self.input(Input::StoreTimeout);
                     if !self.core.loaded() && CoreView::of(&self.core).frozen().is_none() {
-                        tracing::warn!(target: "tortie", "the store does not answer and there is no cache: waiting");
+                        tracing::warn!(target: "tortie", "the store does not answer and there is no cache: \
+                                                          waiting for the store");
                     }
                 }
                 NextEvent::Feed(Some(event)) => {

@@ -41,14 +41,14 @@ impl Agent {
                 let began = Instant::now();
                 // The feed meets the same damage and reports it.
                 if let Err(error) = store.verify().await {
-                    tracing::debug!(target: "tortie", "the store was checked: {error}");
+                    tracing::debug!(target: "tortie", "the check of the store failed: {error}");
                 }
                 let micros = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
                 check_took.store(micros, Ordering::Relaxed);
             }
             // Maintenance follows verification, so that nothing is written into a damaged file.
             if folds && let Err(error) = store.maintain().await {
-                tracing::debug!(target: "tortie", "the store is not maintained: {error}");
+                tracing::debug!(target: "tortie", "the maintenance of the store failed: {error}");
             }
             if let Some(facts) = hosts_to
                 && let Ok(found) = store.list(&[prefix::STATUS.to_owned()]).await

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tortie_bgp::{Drain, State};
+use tortie_config::counted;
 
 use super::Agent;
 use crate::agent::handle::ask;
@@ -43,11 +44,8 @@ impl Agent {
         self.notify.stopping("stopping");
         self.handle.set_ready(false);
         let host_stops = is_host_shutting_down(MANAGER).await;
-        let what = if host_stops {
-            "the host goes down: sessions are drained, then they end"
-        } else {
-            GRACEFUL_STOP
-        };
+        let what =
+            if host_stops { "the host shuts down: sessions are drained, then closed" } else { GRACEFUL_STOP };
         tracing::info!(target: "tortie", "stopping: {what}");
         self.notify.stopping(&format!("stopping: {what}"));
         if let Some(speaker) = self.handle.speaker().get().filter(|_| host_stops) {
@@ -61,7 +59,7 @@ impl Agent {
         // The kernel thread stops first: closing sessions remove their routes from the speaker, and those
         // routes must stay in the kernel.
         self.kernel.stop().await;
-        self.speaker.stop(!host_stops, if host_stops { "host goes down" } else { "agent stopping" }).await;
+        self.speaker.stop(!host_stops, if host_stops { "host shuts down" } else { "agent stopping" }).await;
         let _ = std::fs::remove_file(&self.options.socket);
         tracing::info!(target: "tortie", "stopped");
         self.logs.finish();
@@ -82,7 +80,8 @@ async fn is_host_shutting_down(manager: &str) -> bool {
         Ok(Ok(output)) => output.stdout.trim_ascii() == b"stopping",
         Ok(Err(_)) => false,
         Err(_) => {
-            tracing::warn!(target: "tortie", "{manager} does not say whether the host goes down: taken as no");
+            tracing::warn!(target: "tortie", "{manager} does not report whether the host shuts down: \
+                                              assuming that it does not");
             false
         }
     }
@@ -112,7 +111,8 @@ async fn drain(speaker: &Arc<SpeakerHandle>) {
         let Ok((taken, waiting)) = ask(&**speaker, sessions_pending).await else { return };
         if waiting == 0 || begin.elapsed() >= DRAIN_TIMEOUT {
             let took = begin.elapsed();
-            tracing::info!(target: "tortie", "drained: {taken} sessions have it after {took:.1?}, {waiting} do not");
+            tracing::info!(target: "tortie", "drained: all routes were sent to {} after {took:.1?}, \
+                                              {waiting} still wait", counted(taken, "session"));
             if taken + waiting > 0 {
                 tokio::time::sleep(CONVERGENCE_DELAY).await;
             }

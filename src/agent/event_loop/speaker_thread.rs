@@ -36,7 +36,7 @@ impl SpeakerThread {
         if let Some((speaker, _)) = &self.running
             && let Err(error) = speaker.send(message)
         {
-            tracing::error!(target: "tortie", "the speaker did not take an order: {error}");
+            tracing::error!(target: "tortie", "the BGP speaker did not accept a request: {error}");
         }
     }
 

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 use tortie_bgp::Family;
+use tortie_config::counted;
 
 use super::applied_requests::AppliedRequests;
 use super::error::AgentError;
@@ -275,10 +276,12 @@ impl Agent {
                     match register_host(&*store, &node, &settings).await {
                         Ok(0) => {}
                         Ok(keys) => {
-                            tracing::info!(target: "tortie", "this host is made known: {keys} keys written");
+                            tracing::info!(target: "tortie", "this host is registered in the store: {} \
+                                                              written", counted(keys, "key"));
                         }
                         Err(error) => {
-                            tracing::warn!(target: "tortie", "this host cannot be made known: {error}")
+                            tracing::warn!(target: "tortie", "this host cannot be registered in the store: \
+                                                              {error}")
                         }
                     }
                     Ok(())
@@ -296,7 +299,7 @@ async fn attached(io: &tokio::runtime::Handle, writes: bool) -> Vec<AttachedRout
     }
     let read = io.spawn_blocking(tortie_kernel::attached_routes).await;
     read.map_err(std::io::Error::other).and_then(|read| read).unwrap_or_else(|error| {
-        tracing::warn!(target: "tortie", "what is attached to this host cannot be read: {error}");
+        tracing::warn!(target: "tortie", "the workloads attached to this host cannot be read: {error}");
         Vec::new()
     })
 }
@@ -368,5 +371,5 @@ async fn register_host(
             return Ok(keys);
         }
     }
-    Err(tortie_store::StoreError::Unreachable("others write the same keys all the time".to_owned()))
+    Err(tortie_store::StoreError::Unreachable("other processes write the same keys all the time".to_owned()))
 }

@@ -6,6 +6,7 @@ use crate::api::codes;
 use crate::api::explain::Certainty;
 use crate::api::span;
 use crate::speaker::connect_failure;
+use tortie_config::counted;
 
 /// A cause with its code, certainty and suggested fix.
 pub(super) struct Cause {
@@ -40,9 +41,9 @@ pub(super) fn cause(e: &PeerEvidence) -> Cause {
         let reason = if text.is_empty() { String::new() } else { format!(" ({text})") };
         return Cause::certain(
             "peer-shutdown-here",
-            format!("it is shut down by its value in the store{reason}"),
+            format!("the peer's value in the store shuts the session down{reason}"),
         )
-        .with("take `shutdown` out of the peer's value");
+        .with("remove `shutdown` from the peer's value");
     }
     if let Some(text) = &e.problem {
         return Cause::certain("peer-configuration", text.clone());
@@ -77,7 +78,7 @@ pub(super) fn cause(e: &PeerEvidence) -> Cause {
                 span(left.as_secs())
             ),
         )
-        .with("tortie bgp reset takes them at once again; remove what ends them first");
+        .with("remove the cause first; then tortie bgp reset accepts connections at once");
     }
     let Some(error) = &p.last_error else { return not_tried(e) };
     let cause = of_last_end(e, error);
@@ -109,18 +110,23 @@ fn of_last_end(e: &PeerEvidence, error: &PeerError) -> Cause {
         "connect_failed" => connect_failed(e, &error.text),
         "hold_timer" => Cause::certain(
             "hold-timer",
-            "nothing came from the peer for the whole hold time: its process hangs, or packets are lost on the way",
+            "no message came from the peer for the whole hold time: its process hangs, or packets are lost \
+             on the path",
         )
         .with(format!("ping {}", p.address)),
-        "send_hold_timer" => {
-            Cause::certain("send-hold-timer", "the peer stopped reading: nothing could be sent for too long (RFC 9687)")
-        }
+        "send_hold_timer" => Cause::certain(
+            "send-hold-timer",
+            "the peer stopped reading: nothing could be sent for too long (RFC 9687)",
+        ),
         "tcp_closed" => tcp_closed(e, &error.text),
         "bfd" => Cause::certain("bfd", format!("BFD lost the peer: {}", error.text)),
         "link_down" => Cause::certain("link-down", error.text.clone()),
-        "admin" => Cause::certain("admin-reset", format!("it was reset by command: {}", error.text)),
-        "config" => Cause::certain("config", "its configuration changed; it comes again by itself"),
-        "collision" => Cause::certain("collision", "one of two connections was closed (RFC 4271 6.8); the other goes on"),
+        "admin" => Cause::certain("admin-reset", format!("an operator reset the session: {}", error.text)),
+        "config" => Cause::certain("config", "its configuration changed; it is set up again by itself"),
+        "collision" => Cause::certain(
+            "collision",
+            "one of two simultaneous connections was closed (RFC 4271 6.8); the other one stays",
+        ),
         _ => Cause { certainty: Certainty::Unknown, ..Cause::certain("unknown", error.text.clone()) },
     }
 }
@@ -133,18 +139,18 @@ fn slow_peer(e: &PeerEvidence) -> Option<Cause> {
         Cause::implied(
             "slow-peer",
             format!(
-                "the session stands, but {remote} {text}: its BGP process hangs or has too much to do, or large packets do not \
-                 arrive there"
+                "the session is established, but {remote} {text}: its BGP process hangs or is overloaded, \
+                 or large packets do not reach it"
             ),
         )
-        .with(format!("on {remote}: does its BGP process run, and on what does it wait?"))
+        .with(format!("on {remote}: check that its BGP process runs and is not blocked"))
         .with(format!("ping -M do -s 1472 {}", e.peer.address)),
     )
 }
 
 fn not_tried(e: &PeerEvidence) -> Cause {
     if !e.attempts.connects {
-        let text = "this end waits for the peer to dial, and nothing has come from it";
+        let text = "this end waits for the peer to connect, and no connection has come";
         return match e.remote {
             RemoteStatus::Absent => Cause::implied("passive", format!("{text}: no agent runs there")),
             _ => Cause::implied("passive", text),
@@ -152,7 +158,10 @@ fn not_tried(e: &PeerEvidence) -> Cause {
     }
     Cause {
         certainty: Certainty::Unknown,
-        ..Cause::certain("not-tried", "no attempt has ended yet: ask again in a moment")
+        ..Cause::certain(
+            "not-tried",
+            "no connection attempt has ended yet: run this command again in a moment",
+        )
     }
 }
 
@@ -169,19 +178,21 @@ fn connect_failed(e: &PeerEvidence, text: &str) -> Cause {
         "connection-refused" => {
             let text = match &e.remote {
                 RemoteStatus::Absent => format!(
-                    "{remote} answers, but nothing listens on tcp/{}: its agent does not run (it has no status key)",
+                    "{remote} answers, but no process listens on tcp/{}: its agent does not run (it has no \
+                     status key)",
                     p.port
                 ),
                 RemoteStatus::Key { ready, .. } => format!(
-                    "{remote} refuses tcp/{} although its agent {}: it listens elsewhere, or a firewall there rejects",
+                    "{remote} refuses tcp/{} although its agent {}: the agent listens elsewhere, or a \
+                     firewall there rejects the connection",
                     p.port,
                     if *ready { "runs" } else { "runs and is not ready" }
                 ),
-                _ => format!("{remote} answers, but nothing listens on tcp/{} (RST received)", p.port),
+                _ => format!("{remote} answers, but no process listens on tcp/{} (RST received)", p.port),
             };
             let fix = match e.remote {
                 RemoteStatus::Router => {
-                    format!("on {remote}: is BGP on, and does it listen on {}?", p.address)
+                    format!("on {remote}: check that BGP runs and listens on {}", p.address)
                 }
                 _ => format!("on {remote}: systemctl status tortie"),
             };
@@ -222,23 +233,25 @@ fn tcp_drops(e: &PeerEvidence) -> Option<Cause> {
             .key
             .map_or_else(|| "none is set here".to_owned(), |key| format!("{key} is set here"));
         let text = format!(
-            "nothing comes, and TCP of this host dropped {} segments for their TCP key ({here}): the keys of both ends \
-             differ, or one end has none",
-            e.dropped.key
+            "no valid packet comes: TCP of this host dropped {} for their TCP key ({here}); the keys of \
+             both ends differ, or one end has none",
+            counted(e.dropped.key, "segment")
         );
         let fix = format!(
-            "give both ends one password; dmesg and nstat -az 'TcpExtTCPMD5*' say more, here and on {remote}"
+            "give both ends the same password; see dmesg and nstat -az 'TcpExtTCPMD5*' here and on {remote}"
         );
         return Some(Cause::implied("tcp-key", text).with(fix));
     }
     let hops = e.protection.hops.filter(|_| e.dropped.ttl > 0)?;
     let text = format!(
-        "what {remote} sends has too small a TTL: TCP of this host dropped {} segments, as ttl_security takes peers of at \
-         most {hops} hops that send TTL 255",
-        e.dropped.ttl
+        "packets from {remote} arrive with too small a TTL: TCP of this host dropped {}, because \
+         ttl_security accepts peers at most {} away that send TTL 255",
+        counted(e.dropped.ttl, "segment"),
+        counted(hops, "hop")
     );
-    let fix =
-        format!("on {remote}: TTL security for this host, too; or take ttl_security out of the peer's value");
+    let fix = format!(
+        "on {remote}: configure TTL security for this host; or remove ttl_security from the peer's value"
+    );
     Some(Cause::implied("ttl-security", text).with(fix))
 }
 
@@ -252,22 +265,28 @@ fn connect_timeout(e: &PeerEvidence) -> Cause {
         (Some(key), _) => Cause::implied(
             "connect-timeout",
             format!(
-                "SYNs get no answer. {key} is set here: with another key, or none, {remote} drops them without a word; \
-                 a firewall that drops tcp/{} looks the same",
+                "SYNs get no answer. {key} is set here: with another key, or none, {remote} drops them \
+                 silently; a firewall that drops tcp/{} looks the same",
                 p.port
             ),
         )
-        .with(format!("compare the password of both ends; on {remote} the kernel counts TcpExtTCPMD5Failure (nstat)")),
+        .with(format!(
+            "compare the password of both ends; on {remote} the kernel counts TcpExtTCPMD5Failure (nstat)"
+        )),
         (None, hops) => {
             let hops = hops.map_or(String::new(), |hops| format!(", or it is more than {hops} hops away"));
             Cause::implied(
                 "connect-timeout",
                 format!(
-                    "SYNs get no answer: a firewall drops tcp/{}, or {remote} wants a TCP key that is not set here{hops}",
+                    "SYNs get no answer: a firewall drops tcp/{}, or {remote} requires a TCP key that is \
+                     not set here{hops}",
                     p.port
                 ),
             )
-            .with(format!("on {remote}: does it have a password for this host? Does a firewall drop tcp/{}?", p.port))
+            .with(format!(
+                "on {remote}: check for a password for this host, and for a firewall that drops tcp/{}",
+                p.port
+            ))
         }
     }
 }
@@ -276,19 +295,24 @@ fn tcp_closed(e: &PeerEvidence, text: &str) -> Cause {
     let remote = remote_name(e);
     if e.last_session.is_some() && e.attempts.failed == 0 {
         let helper = e.last_session.as_ref().is_some_and(|ended| ended.helper);
-        let more = if helper { ": it restarts, and its routes are kept meanwhile" } else { "" };
+        let more =
+            if helper { ": it restarts, and its routes are kept for the graceful restart" } else { "" };
         return Cause::certain("tcp-closed", format!("{remote} closed TCP without a NOTIFICATION{more}"));
     }
     Cause::implied(
         "tcp-closed",
         format!(
-            "{remote} takes the connection and closes it without a word ({text}): it has no neighbour with our address, \
-             or turns us away for now"
+            "{remote} accepts the connection and closes it without a NOTIFICATION ({text}): it has no \
+             neighbour with our address, or refuses us for now"
         ),
     )
     .with(match e.attempts.from {
-        Some(from) => format!("on {remote}: is {from} a neighbour there, with AS {}?", e.local_as),
-        None => format!("on {remote}: is this host a neighbour there, with AS {}?", e.local_as),
+        Some(from) => {
+            format!("on {remote}: check that {from} is configured as a neighbour with AS {}", e.local_as)
+        }
+        None => {
+            format!("on {remote}: check that this host is configured as a neighbour with AS {}", e.local_as)
+        }
     })
 }
 
@@ -301,32 +325,32 @@ fn from_notification(e: &PeerEvidence, code: u8, sub: u8, received: bool, text: 
     match (code, sub) {
         (2, 2) if received => cause(
             "bad-peer-as",
-            format!("{who}: it expects another AS than ours (we say {}): {text}", e.local_as),
+            format!("{who}: it expects another AS number than ours ({}): {text}", e.local_as),
         )
-        .with(format!("on {remote}: remote AS of this host has to be {}", e.local_as)),
+        .with(format!("on {remote}: set the remote AS of this host to {}", e.local_as)),
         (2, 2) => cause(
             "bad-peer-as",
-            format!("{who}: {} is wanted here, and it says another AS: {text}", p.remote_as),
+            format!("{who}: this host expects AS {}, and the peer has another one: {text}", p.remote_as),
         )
         .with(format!("correct as_num in {key}, or the AS of {remote}")),
         (2, 3) => cause("bad-identifier", format!("{who}: BGP identifier: {text}"))
-            .with("two speakers have the same router id: give each its own"),
+            .with("two speakers have the same router id: give each a different one"),
         (2, 6) => cause("unacceptable-hold-time", format!("{who}: hold time: {text}"))
-            .with(format!("hold_time in {key}")),
+            .with(format!("change hold_time in {key}")),
         (2, 7) => cause("unsupported-capability", format!("{who}: capabilities: {text}")),
         (2, 11) => cause("role-mismatch", format!("{who}: roles do not fit (RFC 9234): {text}"))
-            .with(format!("role in {key}")),
+            .with(format!("change role in {key}")),
         (2, _) => cause("open-refused", format!("{who} with OPEN error {code}/{sub}: {text}")),
         (6, 1) => {
             let what = if received {
-                "it takes no more prefixes from us"
+                "it accepts no more prefixes from us"
             } else {
-                "it sent more prefixes than it may"
+                "it sent more prefixes than its limit"
             };
             cause("max-prefixes", format!("{who}: {what}: {text}")).with(if received {
-                format!("on {remote}: the prefix limit for this host")
+                format!("on {remote}: raise the prefix limit for this host")
             } else {
-                format!("max_prefixes in {key}, or what {remote} announces")
+                format!("raise max_prefixes in {key}, or reduce the prefixes that {remote} announces")
             })
         }
         (6, 2) => cause(
@@ -339,13 +363,13 @@ fn from_notification(e: &PeerEvidence, code: u8, sub: u8, received: bool, text: 
             format!("administrative reset by {}: {text}", ending_side(received, &remote)),
         ),
         (6, 5) => cause("connection-rejected", format!("{who}: {text}")).with(if received {
-            format!("on {remote}: is this host a neighbour there, with AS {}?", e.local_as)
+            format!("on {remote}: check that this host is configured as a neighbour with AS {}", e.local_as)
         } else {
-            format!("is {} wanted with that address?", p.name)
+            format!("check that {} is configured with that address", p.name)
         }),
         (6, 7) => cause(
             "collision",
-            "one of two connections was closed (RFC 4271 6.8); the other goes on".to_owned(),
+            "one of two simultaneous connections was closed (RFC 4271 6.8); the other one stays".to_owned(),
         ),
         (6, 8) => cause("out-of-resources", format!("{who}: out of resources: {text}")),
         (6, 10) => cause("bfd", format!("BFD lost the path: {text}")),
@@ -354,7 +378,7 @@ fn from_notification(e: &PeerEvidence, code: u8, sub: u8, received: bool, text: 
             let who = if received {
                 format!("{remote} received nothing from us")
             } else {
-                format!("nothing came from {remote}")
+                format!("no message came from {remote}")
             };
             cause("hold-timer", format!("{who} for the whole hold time: {text}"))
                 .with(format!("ping {}", p.address))

@@ -2,6 +2,7 @@
 //! functions.
 
 use tortie_bgp::ExportStep;
+use tortie_config::counted;
 
 use super::origin::{Filter, PrefixOrigin};
 use crate::api::bgp::{BgpRoute, Peer};
@@ -56,7 +57,7 @@ pub(super) fn answer(mut why: Why, e: &ExportEvidence) -> Why {
         (None, Some(stop)) => (stop.step, Some(conclusion(stop, e))),
         (None, None) if e.present => ("ok", None),
         (None, None) => {
-            ("pending", Some("it is on its way: the peer has not taken all of its updates yet".to_owned()))
+            ("pending", Some("the announcement is queued: the peer has not read all updates yet".to_owned()))
         }
     };
     why.code = code.to_owned();
@@ -66,7 +67,7 @@ pub(super) fn answer(mut why: Why, e: &ExportEvidence) -> Why {
         _ => Certainty::Certain,
     };
     why.fix = fix(e, code, stop.map(|s| s.verdict.as_str()).unwrap_or_default());
-    why.not_looked_at = vec!["what the peer makes of it (its import policy, its best path)".to_owned()];
+    why.not_looked_at = vec!["what the peer does with it (its import policy, its best path)".to_owned()];
     if let Some(hop) = &e.other_next_hop {
         why.not_looked_at.push(format!(
             "if the peer has a route to the next hop {hop}, which is not the address that it has its session with"
@@ -130,10 +131,10 @@ fn steps(e: &ExportEvidence, stop: Option<&ExportStep>) -> Vec<Step> {
     steps.extend(after.into_iter().map(rung));
     let out = match (e.present, &e.sent) {
         (true, Some(sent)) => Step::new(Verdict::Ok, "Adj-RIB-Out", format!("present: {sent}")),
-        (true, None) => {
-            Step::new(Verdict::Note, "Adj-RIB-Out", "still present: the withdrawal is on its way")
+        (true, None) => Step::new(Verdict::Note, "Adj-RIB-Out", "still present: the withdrawal is queued"),
+        (false, _) if stop.is_none() => {
+            Step::new(Verdict::Note, "Adj-RIB-Out", "absent: the announcement is queued")
         }
-        (false, _) if stop.is_none() => Step::new(Verdict::Note, "Adj-RIB-Out", "absent: it is on its way"),
         (false, _) => Step::new(Verdict::Skipped, "Adj-RIB-Out", "absent"),
     };
     steps.push(out);
@@ -148,10 +149,7 @@ fn loc_rib(e: &ExportEvidence) -> Step {
     let usable = route.paths.iter().filter(|path| path.usable).count();
     match route.paths.iter().find(|path| path.best) {
         Some(best) => {
-            let others = match usable {
-                1 => "1 candidate".to_owned(),
-                n => format!("{n} candidates"),
-            };
+            let others = counted(usable, "candidate");
             let from = match best.source.as_str() {
                 "local" => "local".to_owned(),
                 source => format!("from {} ({source})", best.from),
@@ -182,7 +180,9 @@ fn fix(e: &ExportEvidence, code: &str, text: &str) -> Vec<String> {
     match code {
         "ok" | "pending" | "split-horizon" => Vec::new(),
         "session" => vec![format!("tortie why peer {peer}")],
-        "family" => vec![format!("`families` in the peer's value, and on the other end; tortie bgp peer {peer}")],
+        "family" => {
+            vec![format!("change `families` in the peer's value, or at the peer; tortie bgp peer {peer}")]
+        }
         "best" => vec![format!("tortie why route {prefix}")],
         "blackhole" => vec![format!("tortie why route {prefix}"), "tortie diff routes".to_owned()],
         "filter" => {
@@ -190,20 +190,24 @@ fn fix(e: &ExportEvidence, code: &str, text: &str) -> Vec<String> {
             let rule = text.split(" of filter").next().filter(|rule| rule.starts_with("rule "));
             match (step.key, rule) {
                 (Some(key), Some(rule)) => {
-                    vec![format!("change {rule} of {key}, or put a rule that accepts {prefix} before it")]
+                    vec![format!("change {rule} of {key}, or insert a rule that accepts {prefix} before it")]
                 }
-                (Some(key), None) => vec![format!("write a rule that accepts {prefix} into {key}")],
-                (None, _) => vec!["write that filter, or take it out of the peer's `filters`".to_owned()],
+                (Some(key), None) => vec![format!("add a rule that accepts {prefix} to {key}")],
+                (None, _) => vec!["create that filter, or remove it from the peer's `filters`".to_owned()],
             }
         }
-        "own-only" => vec!["take own_only out of the peer's value; or let the host that has it announce it".to_owned()],
+        "own-only" => vec![
+            "remove own_only from the peer's value, or let the host that owns the prefix announce it"
+                .to_owned(),
+        ],
         "inside-own-block" => vec!["nothing: its block is announced and covers it".to_owned()],
         "none" => vec![format!(
-            "put a prefix that covers {prefix} into prefix_advertisements or a pool; or let a filter of the peer accept it"
+            "add a prefix that covers {prefix} to prefix_advertisements or as a pool, or accept it in a \
+             filter of the peer"
         )],
         "reflection" => vec![
-            "routes learned by iBGP go to no iBGP peer (RFC 4271 9.2.1): the mesh peer announces it itself, or make this host a \
-             route reflector (rr_cluster_id)"
+            "routes learned by iBGP are not announced to iBGP peers (RFC 4271 9.2.1): the mesh peer that \
+             owns it announces it, or make this host a route reflector (rr_cluster_id)"
                 .to_owned(),
         ],
         "role" => vec!["`role` in the peer's value (RFC 9234)".to_owned()],

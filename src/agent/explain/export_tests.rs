@@ -79,8 +79,7 @@ fn a_filter_that_withholds_is_named_with_rule_key_and_revision() {
         rung("own-only", true, "the peer has no own_only"),
         rung("filter", false, "rule 2 of filter tor-export rejects it"),
     ]);
-    let expected = "\
-NOT advertised: 10.244.7.64/26 -> tor-a (192.0.2.1, ipv4/unicast)
+    let expected = "NOT advertised: 10.244.7.64/26 -> tor-a (192.0.2.1, ipv4/unicast)
 
   ok    origin         IPAM block, affinity host:rack1-n03 confirmed   /calico/ipam/v2/assignment/ipv4/block/10.244.7.64-26   rev 917700
   ok    blackhole      in the kernel
@@ -98,8 +97,8 @@ NOT advertised: 10.244.7.64/26 -> tor-a (192.0.2.1, ipv4/unicast)
   --    Adj-RIB-Out    absent
 
 Conclusion:  the gate `filter` withholds it: rule 2 of filter tor-export rejects it   [certain, filter]
-Try:         change rule 2 of /calico/bgp/v1/global/filters/tor-export, or put a rule that accepts 10.244.7.64/26 before it
-Not looked at: what the peer makes of it (its import policy, its best path)
+Try:         change rule 2 of /calico/bgp/v1/global/filters/tor-export, or insert a rule that accepts 10.244.7.64/26 before it
+Not looked at: what the peer does with it (its import policy, its best path)
 ";
     assert_eq!(ask(&evidence(trace)).to_string(), expected);
 }
@@ -128,7 +127,7 @@ fn what_is_announced_is_so_when_the_peer_has_it() {
     let mut trace = passed();
     trace.extend([
         rung("own-block", true, "10.244.7.64/26 is a block of this host"),
-        rung("filter", true, "asked for changes only"),
+        rung("filter", true, "filters apply for their changes only"),
         rung("size", true, "fits into a message"),
     ]);
     let mut e = evidence(trace);

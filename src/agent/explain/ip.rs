@@ -5,6 +5,7 @@ use super::origin::PrefixOrigin;
 use crate::api::explain::{Certainty, Step, Verdict, Why};
 use crate::api::policy::EndpointDetail;
 use crate::api::status::RouteGet;
+use tortie_config::counted;
 
 /// Evidence on an address.
 #[derive(Debug, Clone)]
@@ -26,18 +27,22 @@ pub(super) struct AddressEvidence {
 pub(super) fn answer(mut why: Why, e: &AddressEvidence) -> Why {
     let here = e.endpoint.as_ref().filter(|found| found.endpoint.host == why.node);
     let (code, text) = match (&e.endpoint, &e.host) {
-        _ if e.held.len() > 1 => {
-            ("duplicate-address", format!("is of {} endpoints here: {}", e.held.len(), e.held.join(", ")))
-        }
+        _ if e.held.len() > 1 => (
+            "duplicate-address",
+            format!("belongs to {} of this host: {}", counted(e.held.len(), "endpoint"), e.held.join(", ")),
+        ),
         (Some(found), _)
             if here.is_some() && found.endpoint.state != "up" && found.endpoint.state != "active" =>
         {
             let end = &found.endpoint;
-            ("endpoint-failed", format!("is of {} here, which is {}: {}", end.name, end.state, end.reason))
+            (
+                "endpoint-failed",
+                format!("belongs to {} of this host, which is {}: {}", end.name, end.state, end.reason),
+            )
         }
-        (Some(found), _) => ("ok", format!("is of {} on {}", found.endpoint.name, found.endpoint.host)),
+        (Some(found), _) => ("ok", format!("belongs to {} on {}", found.endpoint.name, found.endpoint.host)),
         (None, Some(host)) => ("ok", format!("is the address of host {host}")),
-        (None, None) => ("no-endpoint", "is of no endpoint in the store".to_owned()),
+        (None, None) => ("no-endpoint", "belongs to no endpoint in the store".to_owned()),
     };
     why.good = code == "ok";
     why.code = code.to_owned();
@@ -45,7 +50,7 @@ pub(super) fn answer(mut why: Why, e: &AddressEvidence) -> Why {
     let mut add = |verdict, name: &str, text: String| why.steps.push(Step::new(verdict, name, text));
     if e.held.len() > 1 {
         add(Verdict::Stop, "endpoints", e.held.join(", "));
-        why.conclusion = Some("one of them gets the packets for it, and the others none".to_owned());
+        why.conclusion = Some("only one of them receives its packets".to_owned());
         why.certainty = Certainty::Implied;
     }
     if let Some(found) = &e.endpoint {

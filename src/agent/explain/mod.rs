@@ -169,7 +169,8 @@ async fn why_no_peer(server: &Server, name: String, error: ApiError) -> Result<W
             return Err(error);
         }
         let mut why = empty(server, "WhyPeer", revision, name.clone());
-        why.answer = format!("no session with {name} is wanted: the host has no BGP address in the store");
+        why.answer =
+            format!("no session with {name} is configured: the host has no BGP address in the store");
         why.code = "host-without-address".to_owned();
         why.fix = vec![format!("start its agent, or write /calico/bgp/v1/host/{name}/ip_addr_v4")];
         return Ok(why);
@@ -177,14 +178,13 @@ async fn why_no_peer(server: &Server, name: String, error: ApiError) -> Result<W
     let mut why = empty(server, "WhyPeer", revision, name.clone());
     let texts: Vec<&str> = steps.iter().map(|step| step.text.as_str()).collect();
     let called = if is_host { format!("{name} ({addr})") } else { name };
-    why.answer = format!("no session with {called} is wanted here");
+    why.answer = format!("no session with {called} is configured on this host");
     why.code = "not-wanted".to_owned();
     why.conclusion = Some(texts.join("; "));
     let step = |step: &routing::Step| Step::new(Verdict::Stop, step.name, step.text.clone());
     why.steps = steps.iter().map(step).collect();
     why.fix = vec!["tortie bgp peers".to_owned()];
-    why.not_looked_at =
-        vec!["ranges of addresses from which sessions are taken (tortie bgp ranges)".to_owned()];
+    why.not_looked_at = vec!["ranges of dynamic peers (tortie bgp ranges)".to_owned()];
     Ok(why)
 }
 
@@ -285,7 +285,7 @@ pub(in crate::agent) async fn why_route(
     };
     let exact = match matching {
         RouteMatch::Exact(prefix) => prefix,
-        _ => addr.map(Cidr::host).ok_or_else(|| invalid(format!("`{queried}` is no address")))?,
+        _ => addr.map(Cidr::host).ok_or_else(|| invalid(format!("`{queried}` is not an address")))?,
     };
     match to {
         Some(to) => {
@@ -319,7 +319,7 @@ async fn why_export(
     let (steps, announced) = match trace {
         Some(trace) => (trace.steps, trace.announced.is_some()),
         None => {
-            let verdict = "the speaker does not know it yet".to_owned();
+            let verdict = "the BGP speaker has not been given it yet".to_owned();
             (vec![ExportStep { step: "session", pass: false, verdict }], false)
         }
     };
@@ -476,7 +476,7 @@ fn kernel_evidence(
 fn remote_status(kv: &KeyValue) -> peer::RemoteStatus {
     let status = NodeStatus::read(kv).filter(|status| !status.time.is_empty() || !status.version.is_empty());
     let Some(status) = status else {
-        return peer::RemoteStatus::ReadFailed("its value cannot be read".to_owned());
+        return peer::RemoteStatus::ReadFailed("its value cannot be parsed".to_owned());
     };
     peer::RemoteStatus::Key {
         seconds: seconds_since(&status.time),
@@ -501,6 +501,6 @@ fn invalid(text: String) -> ApiError {
 fn unknown(name: &str) -> ApiError {
     ApiError {
         code: "not-found".to_owned(),
-        text: format!("no peer `{name}` is wanted here: `tortie bgp peers` lists them"),
+        text: format!("no peer `{name}` is configured on this host: `tortie bgp peers` lists the peers"),
     }
 }

@@ -124,7 +124,9 @@ impl PrefixOrigin {
             Origin::Elsewhere { host, key, revision } => {
                 let text = match host {
                     Some(host) => format!("this host claims the block, but its value names {host}"),
-                    None => "this host claims the block, and there is no readable value of it".to_owned(),
+                    None => {
+                        "this host claims the block, and its value is missing or cannot be parsed".to_owned()
+                    }
                 };
                 Step::new(Verdict::Stop, "origin", text).of(key.clone(), Some(*revision))
             }

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use tortie_config::counted;
 use tortie_net::Cidr;
 
 use super::cause::{Cause, cause};
@@ -146,9 +147,9 @@ fn steps(e: &PeerEvidence, cause: &Cause) -> Vec<Step> {
     let verdict_for =
         |codes: &[&str]| if codes.contains(&cause.code) { Verdict::Stop } else { Verdict::Note };
 
-    add(Verdict::Ok, "wanted by", format!("{}, AS {}", p.reason, p.remote_as));
+    add(Verdict::Ok, "configured by", format!("{}, AS {}", p.reason, p.remote_as));
     if let Some(text) = &p.shutdown {
-        let text = if text.is_empty() { "without a text" } else { text };
+        let text = if text.is_empty() { "without a reason" } else { text };
         add(Verdict::Stop, "shutdown", format!("by its value here: {text}"));
     }
     if let Some(text) = &e.problem {
@@ -184,7 +185,9 @@ fn steps(e: &PeerEvidence, cause: &Cause) -> Vec<Step> {
         (None, false) if p.flaps == 0 => {
             add(Verdict::Note, "last session", "none since the agent started".to_owned());
         }
-        (None, false) => add(Verdict::Note, "last session", format!("{} were lost", p.flaps)),
+        (None, false) => {
+            add(Verdict::Note, "last session", format!("none is up; sessions lost before: {}", p.flaps))
+        }
     }
     if p.flaps > 0 {
         add(Verdict::Note, "flaps", format!("{} since the agent started", p.flaps));
@@ -199,8 +202,9 @@ fn steps(e: &PeerEvidence, cause: &Cause) -> Vec<Step> {
         add(verdict, "attempts", attempts(e));
     }
     if let Some(left) = e.attempts.refused {
-        let text = format!("too many failed in a row: they are refused for {} more", span(left.as_secs()));
-        add(verdict_for(&["damped"]), "its attempts", text);
+        let text =
+            format!("too many failed in a row: connections are refused for {} more", span(left.as_secs()));
+        add(verdict_for(&["damped"]), "peer attempts", text);
     }
     let blocked = verdict_for(&["own-address", "no-route", "link-down", "no-neighbour", "host-unreachable"]);
     let verdict = if blocked == Verdict::Stop || up { blocked } else { Verdict::Ok };
@@ -217,7 +221,11 @@ fn steps(e: &PeerEvidence, cause: &Cause) -> Vec<Step> {
         e.protection.key.map_or_else(|| "no TCP key here".to_owned(), |key| format!("{key} is set here"));
     let hops = match e.protection.hops {
         Some(hops) => {
-            format!("ttl_security: at most {hops} hops away (TTL {} or more)", 255 - u16::from(hops) + 1)
+            format!(
+                "ttl_security: at most {} away (TTL {} or more)",
+                counted(hops, "hop"),
+                255 - u16::from(hops) + 1
+            )
         }
         None => "no ttl_security here".to_owned(),
     };
@@ -225,7 +233,8 @@ fn steps(e: &PeerEvidence, cause: &Cause) -> Vec<Step> {
     let dropped = match (keys, ttl) {
         (0, 0) => String::new(),
         _ => format!(
-            "; TCP of this host dropped {keys} segments for their key and {ttl} for their TTL, of all peers"
+            "; TCP of this host dropped {} for their key and {ttl} for their TTL, of all peers",
+            counted(keys, "segment")
         ),
     };
     add(verdict_for(&["tcp-key", "ttl-security"]), "guard", format!("{key}; {hops}{dropped}"));
@@ -255,7 +264,7 @@ fn steps(e: &PeerEvidence, cause: &Cause) -> Vec<Step> {
         )),
     };
     if let Some(text) = remote {
-        add(Verdict::Note, "their view", text);
+        add(Verdict::Note, "peer's view", text);
     }
     if let Some(first) = steps.first_mut() {
         first.key.clone_from(&e.key);
@@ -287,12 +296,12 @@ fn message(error: &MessageError) -> String {
 fn attempts(e: &PeerEvidence) -> String {
     let a = &e.attempts;
     if !a.connects {
-        return "this end does not dial (passive_mode, or the other end is to): it waits on its port"
+        return "this end does not connect (passive_mode, or the peer has to): it waits for a connection"
             .to_owned();
     }
     let from = a.from.map_or_else(String::new, |addr| format!(" from {addr}"));
     let mut text = match &e.peer.last_error {
-        None => format!("none has ended yet{from}"),
+        None => format!("no attempt has ended yet{from}"),
         Some(error) => {
             let (_, errno) = connect_failure(&error.text);
             let errno = match (error.code.as_str(), errno) {
@@ -318,7 +327,7 @@ fn path(path: &Path) -> String {
             format!("neighbour {a:02x}:{b:02x}:{c:02x}:{d:02x}:{x:02x}:{y:02x} {state}")
         }
         Some(NeighbourEntry { mac: None, state }) => {
-            format!("neighbour {state}: nobody answers for its address")
+            format!("neighbour {state}: no host answers for its address")
         }
     };
     format!("{route}, {via} on {interface} ({state}, MTU {mtu}), {near}")
@@ -328,12 +337,13 @@ fn path(path: &Path) -> String {
 fn effect(e: &PeerEvidence) -> String {
     let p = &e.peer;
     if p.state == "Established" {
-        return "it still uses the routes that it received before: changes since then, withdrawn routes too, have not reached it"
+        return "it still uses the routes that it received before: changes since then, including \
+                withdrawals, have not reached it"
             .to_owned();
     }
     let stale: u64 = p.families.iter().map(|f| f.stale).sum();
     if stale > 0 {
-        return format!("{stale} routes of it are kept as stale and still used ({})", p.graceful_restart);
+        return format!("{stale} of its routes are kept as stale and still used ({})", p.graceful_restart);
     }
     match &e.blocks {
         Some(blocks) if blocks.is_empty() => {
@@ -343,9 +353,8 @@ fn effect(e: &PeerEvidence) -> String {
             let lost: Vec<String> =
                 blocks.iter().filter(|(_, there)| !there).map(|(block, _)| block.to_string()).collect();
             match (lost.len(), blocks.len()) {
-                (0, all) => format!("all {all} blocks of {} are still reached by other paths", p.name),
-                (n, 1) => format!("{n} block ({}) is unreachable from here", joined(&lost)),
-                (n, _) => format!("{n} blocks ({}) are unreachable from here", joined(&lost)),
+                (0, all) => format!("other paths still reach {} of {}", counted(all, "block"), p.name),
+                (n, _) => format!("unreachable from here: {} ({})", counted(n, "block"), joined(&lost)),
             }
         }
         None => "routes that only this peer announced are gone; nothing is announced to it".to_owned(),
@@ -353,7 +362,7 @@ fn effect(e: &PeerEvidence) -> String {
 }
 
 fn not_looked_at(e: &PeerEvidence) -> Vec<String> {
-    let mut list = vec!["the configuration and the log of the other end".to_owned()];
+    let mut list = vec!["the configuration and the log of the peer".to_owned()];
     if let Path::NotChecked(why) = e.path {
         list.push(format!("the path ({why})"));
     }

@@ -106,21 +106,34 @@ fn a_refused_connection_is_explained_in_full() {
         lasted: Duration::from_secs(9 * 86_400 + 7_200),
         helper: true,
     });
-    let expected = "\
-peer 192.0.2.15 (rack1-n05, node-to-node mesh, AS 64512) is Active, down for 6m12s
+    let expected = "peer 192.0.2.15 (rack1-n05, node-to-node mesh, AS 64512) is Active, down for 6m12s
 
-  ok    wanted by      node-to-node mesh with rack1-n05, AS 64512   /calico/bgp/v1/host/rack1-n05/ip_addr_v4   rev 918101
-        last session   up 9d02h, ended 2026-11-20T14:02:41.000Z: the peer closed the connection
-        flaps          1 since the agent started
-  STOP  attempts       74 failed, the last at 2026-11-20T14:08:50.000Z: connect() = ECONNREFUSED from 192.0.2.13: connection refused by 192.0.2.15:179; next in 2s
-  ok    path           route 192.0.2.0/24 of protocol kernel, on-link on eth0 (up, MTU 1500), neighbour 52:54:00:ab:15:01 reachable
-        guard          no TCP key here; no ttl_security here
-        their view     no status key: no agent runs there, or it cannot reach the store
+  \
+                    ok    configured by  node-to-node mesh with rack1-n05, AS 64512   \
+                    /calico/bgp/v1/host/rack1-n05/ip_addr_v4   rev 918101
+        last session   up 9d02h, \
+                    ended 2026-11-20T14:02:41.000Z: the peer closed the connection
+        flaps          1 \
+                    since the agent started
+  STOP  attempts       74 failed, the last at \
+                    2026-11-20T14:08:50.000Z: connect() = ECONNREFUSED from 192.0.2.13: connection refused \
+                    by 192.0.2.15:179; next in 2s
+  ok    path           route 192.0.2.0/24 of protocol \
+                    kernel, on-link on eth0 (up, MTU 1500), neighbour 52:54:00:ab:15:01 reachable
+        \
+                    guard          no TCP key here; no ttl_security here
+        peer's view    no status \
+                    key: no agent runs there, or it cannot reach the store
 
-Conclusion:  rack1-n05 answers, but nothing listens on tcp/179: its agent does not run (it has no status key)   [certain, connection-refused]
-Effect:      2 blocks (10.244.5.0/26, 10.244.5.64/26) are unreachable from here
+Conclusion:  rack1-n05 answers, \
+                    but no process listens on tcp/179: its agent does not run (it has no status key)   \
+                    [certain, connection-refused]
+Effect:      2 blocks (10.244.5.0/26, 10.244.5.64/26) are \
+                    unreachable from here
 Try:         on rack1-n05: systemctl status tortie
-Not looked at: the configuration and the log of the other end; firewalls outside of table inet tortie; no packet was sent for this answer
+Not looked at: \
+                    the configuration and the log of the peer; firewalls outside of table inet tortie; no \
+                    packet was sent for this answer
 ";
     let why = ask(&e);
     assert_eq!(why.to_string(), expected);
@@ -168,11 +181,11 @@ fn silence_refusal_and_a_refused_open_are_three_things() {
     let refused = PeerEvidence { notification: Some((2, 2)), ..down("notification_received", "bad peer AS") };
     let (code, certainty, text) = concluded(&refused);
     assert_eq!((code.as_str(), certainty), ("bad-peer-as", Certainty::Certain));
-    assert!(text.contains("it expects another AS than ours (we say 64512)"), "{text}");
+    assert!(text.contains("it expects another AS number than ours (64512)"), "{text}");
 
     let refuses = PeerEvidence { notification: Some((2, 2)), ..down("notification_sent", "bad peer AS") };
     let (code, _, text) = concluded(&refuses);
-    assert!(code == "bad-peer-as" && text.contains("64512 is wanted here"), "{text}");
+    assert!(code == "bad-peer-as" && text.contains("this host expects AS 64512"), "{text}");
 }
 
 #[test]
@@ -284,7 +297,7 @@ fn stale_routes_are_said_and_an_established_session_has_nothing_to_say() {
     e.peer.graceful_restart = "helper, 43s left".to_owned();
     assert_eq!(
         ask(&e).effect.as_deref(),
-        Some("3 routes of it are kept as stale and still used (helper, 43s left)")
+        Some("3 of its routes are kept as stale and still used (helper, 43s left)")
     );
 
     e.peer.state = "Established".to_owned();
@@ -297,11 +310,11 @@ fn stale_routes_are_said_and_an_established_session_has_nothing_to_say() {
 fn a_session_that_stands_and_whose_peer_takes_nothing_is_not_well() {
     let mut e = down("tcp_closed", "the peer closed the connection");
     e.peer.state = "Established".to_owned();
-    e.status = vec![("slow-peer".to_owned(), "takes nothing of what waits for it for 34s".to_owned())];
+    e.status = vec![("slow-peer".to_owned(), "has not read its queue for 34s".to_owned())];
     let why = ask(&e);
     let (code, certainty, text) = concluded(&e);
     assert_eq!((code.as_str(), certainty), ("slow-peer", Certainty::Implied));
-    assert!(text.contains("but rack1-n05 takes nothing of what waits for it for 34s"), "{text}");
+    assert!(text.contains("but rack1-n05 has not read its queue for 34s"), "{text}");
     assert!(why.answer.ends_with("is Established, up for 6m12s"), "{}", why.answer);
     assert!(!why.good && why.effect.is_some_and(|effect| effect.contains("withdrawn routes")));
     assert_eq!(why.steps.iter().filter(|step| step.verdict == Verdict::Stop).count(), 1);

@@ -56,7 +56,7 @@ fn route(core: CoreView<'_>, prefix: Cidr, to: Option<&str>, mut why: Why) -> Re
     why.steps.extend(origin.step());
     why.steps.extend(origin.blackhole());
     let Some(intent) = core.intent() else {
-        "nothing is decided yet: the store was not read".clone_into(&mut why.answer);
+        "nothing is decided yet: the store has not been read".clone_into(&mut why.answer);
         "not-loaded".clone_into(&mut why.code);
         return Ok(why);
     };
@@ -119,15 +119,16 @@ fn peer(core: CoreView<'_>, name: &str, mut why: Why) -> Result<Why, ApiError> {
             let (_, steps) = routing::explain_peer(model, core.node_options(), addr);
             why.steps =
                 steps.iter().map(|step| Step::new(Verdict::Stop, step.name, step.text.clone())).collect();
-            why.answer = format!("no session with {name} is wanted");
+            why.answer = format!("no session with {name} is configured");
             "not-wanted".clone_into(&mut why.code);
             return Ok(why);
         }
     };
     let key = wanted.source.key(IpFamily::of(wanted.remote.ip()));
     let text = format!("{}, AS {}", wanted.source, wanted.asn);
-    why.steps
-        .push(Step::new(Verdict::Ok, "wanted by", text).of(key.to_string(), core.model().revision_of(&key)));
+    why.steps.push(
+        Step::new(Verdict::Ok, "configured by", text).of(key.to_string(), core.model().revision_of(&key)),
+    );
     let record = core.peer(session);
     let state = record.and_then(|record| record.state).unwrap_or(State::Idle);
     why.good = state == State::Established;

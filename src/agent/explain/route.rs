@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use tortie_bgp::ExportStep;
+use tortie_config::counted;
 
 use super::export::of_filter;
 use super::names::joined;
@@ -83,7 +84,10 @@ pub(super) fn answer(mut why: Why, e: &RouteEvidence) -> Why {
         (_, None) => format!("{called} is NOT used: no usable path"),
         (Some(_), Some(path)) if path.source == "local" => format!("{called} is NOT announced"),
         (Some(_), Some(path)) => {
-            format!("{called} is NOT used: best path from {}, but the kernel has it not so", path.from)
+            format!(
+                "{called} is NOT used: best path from {}, but the kernel does not have that route",
+                path.from
+            )
         }
     };
     why.steps = steps(e);
@@ -95,14 +99,14 @@ pub(super) fn answer(mut why: Why, e: &RouteEvidence) -> Why {
     } else {
         "ok".clone_into(&mut why.code);
     }
-    why.not_looked_at = vec!["how peers use the routes sent to them".to_owned()];
+    why.not_looked_at = vec!["how peers use the routes that are sent to them".to_owned()];
     if e.kernel.is_none() {
         why.not_looked_at.push("the kernel (--kernel off, or its thread is busy)".to_owned());
     } else {
         why.not_looked_at.push("routing rules and tables besides main; packets".to_owned());
     }
     if e.route.is_none() {
-        why.not_looked_at.push("routes that peers do not send us".to_owned());
+        why.not_looked_at.push("routes that peers do not announce to this host".to_owned());
     }
     why
 }
@@ -136,7 +140,7 @@ fn obstacle(e: &RouteEvidence, best: Option<&BgpPath>) -> Option<Obstacle> {
     }
     let kernel = e.kernel.as_ref()?;
     let Some(row) = &kernel.row else {
-        return Some(obstacle("pending", "the kernel thread has not taken it yet".to_owned()));
+        return Some(obstacle("pending", "the kernel thread has not processed it yet".to_owned()));
     };
     match row.state.as_str() {
         "installed" => {}
@@ -148,12 +152,12 @@ fn obstacle(e: &RouteEvidence, best: Option<&BgpPath>) -> Option<Obstacle> {
             });
             let fix = match row.reason.as_str() {
                 "unresolved" => best.next_hop.as_ref().map(|hop| format!("ip route get {hop}")),
-                "no-network" => Some("write network_v4 of this host".to_owned()),
+                "no-network" => Some("set network_v4 of this host".to_owned()),
                 "no-tunnel" => Some("modprobe ipip".to_owned()),
                 _ => None,
             };
             let text = format!(
-                "no route is wanted in the kernel: {}",
+                "no route is desired in the kernel: {}",
                 reasons.unwrap_or_else(|| row.reason.clone())
             );
             return Some(Obstacle { fix: fix.into_iter().collect(), ..obstacle(&row.reason, text) });
@@ -187,12 +191,13 @@ fn obstacle(e: &RouteEvidence, best: Option<&BgpPath>) -> Option<Obstacle> {
 fn absent(e: &RouteEvidence) -> Obstacle {
     let text = match (&e.origin.origin, e.origin.pool) {
         (Origin::Inside(block), _) => {
-            format!("it is inside {block}, a block of this host: the block speaks for it")
+            format!("it is inside {block}, a block of this host, which covers it")
         }
         (_, Some(pool)) => format!(
-            "nobody announces it, though it lies in pool {pool}: no host has its block, or its host is away"
+            "no peer announces it, although it is in pool {pool}: no host owns its block, or that host is \
+             down"
         ),
-        (_, None) => "no peer announces it, and it lies in no pool".to_owned(),
+        (_, None) => "no peer announces it, and it is in no pool".to_owned(),
     };
     let pool = e.origin.pool.map(|_| format!("tortie ipam show {}", e.queried));
     let fix = pool.into_iter().chain(["tortie bgp peers".to_owned()]).collect();
@@ -214,7 +219,7 @@ fn unusable(e: &RouteEvidence, route: &BgpRoute) -> Obstacle {
                     let step = of_filter(Step::new(Verdict::Stop, "filter", step.verdict.clone()), &e.origin);
                     step.key.map(|key| format!("tortie store get {key}")).into_iter().collect()
                 }
-                "inside-pool" => vec!["import_pools in the peer's value".to_owned()],
+                "inside-pool" => vec!["change import_pools in the peer's value".to_owned()],
                 _ => Vec::new(),
             },
         },
@@ -224,7 +229,7 @@ fn unusable(e: &RouteEvidence, route: &BgpRoute) -> Obstacle {
             fix: path.next_hop.iter().map(|hop| format!("ip route get {hop}")).collect(),
         },
         (None, None) => {
-            Obstacle { code: "no-path".to_owned(), text: "no path is left".to_owned(), fix: Vec::new() }
+            Obstacle { code: "no-path".to_owned(), text: "no path remains".to_owned(), fix: Vec::new() }
         }
     }
 }
@@ -252,8 +257,7 @@ fn steps(e: &RouteEvidence) -> Vec<Step> {
         Some(route) => steps.extend(route.paths.iter().map(|path| path_step(path, e))),
     }
     for (name, error) in &e.malformed {
-        let text =
-            format!("{name} sent an UPDATE that could not be used whole at {}: {}", error.time, error.text);
+        let text = format!("{name} sent an UPDATE with errors at {}: {}", error.time, error.text);
         steps.push(Step::new(Verdict::Note, "malformed", text));
     }
     if let Some(kernel) = &e.kernel {
@@ -318,7 +322,7 @@ fn kernel_steps(kernel: &KernelEvidence, steps: &mut Vec<Step>) {
         steps.push(Step::new(verdict, "kernel", text));
     }
     for foreign in &kernel.foreign {
-        let kind = if foreign.unicast { "" } else { ", leads nowhere" };
+        let kind = if foreign.unicast { "" } else { ", which drops packets" };
         let text = format!("protocol {}, metric {}{kind}", protocol_name(foreign.protocol), foreign.metric);
         let before = foreign.metric <= kernel.metric && kernel.row.is_some();
         steps.push(Step::new(if before { Verdict::Stop } else { Verdict::Note }, "foreign route", text));
@@ -347,7 +351,7 @@ fn recipient_steps(recipients: &[Recipient]) -> Vec<Step> {
     let of = |((not, step, text), names): ((bool, &str, &str), Vec<String>)| {
         let one =
             Recipient { name: String::new(), announced: !not, step: step.to_owned(), text: text.to_owned() };
-        line(&one, format!("{} peers ({})", names.len(), joined(&names)))
+        line(&one, format!("{} ({})", counted(names.len(), "peer"), joined(&names)))
     };
     groups.into_iter().map(of).collect()
 }

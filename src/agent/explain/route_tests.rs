@@ -77,8 +77,7 @@ fn a_used_route_shows_the_refused_path_and_its_recipients() {
             text: "from an iBGP peer".into(),
         },
     ];
-    let expected = "\
-10.244.4.0/26 is used: from rack1-n04, only usable path; in the kernel via 192.0.2.14 dev eth0
+    let expected = "10.244.4.0/26 is used: from rack1-n04, only usable path; in the kernel via 192.0.2.14 dev eth0
 
         pool           inside 10.244.0.0/16
   ok    best           from rack1-n04 (iBGP), next hop 192.0.2.14, local preference 100: only usable path
@@ -88,7 +87,7 @@ fn a_used_route_shows_the_refused_path_and_its_recipients() {
   --    advertised     to rack1-n05: no, reflection: from an iBGP peer
 
 Conclusion:  ok   [certain]
-Not looked at: how peers use the routes sent to them; routing rules and tables besides main; packets
+Not looked at: how peers use the routes that are sent to them; routing rules and tables besides main; packets
 ";
     let why = ask(&e);
     assert_eq!(why.to_string(), expected);

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tortie_bgp::{Drain, RouteMatch, RouteQuery as TableQuery, RouteTable, Unusable};
+use tortie_config::counted;
 
 use crate::agent::core::snapshot::RouteExchange;
 use crate::agent::handle::{Handle, SLOTS_PER_QUERY};
@@ -27,8 +28,9 @@ pub(in crate::agent) async fn drained(handle: &Handle) -> Option<Problem> {
     let (announced, withdrawn) = handle.speaker().ask(counts).await.ok()?;
     (announced + withdrawn > 0).then(|| {
         let text = format!(
-            "routes are announced with GRACEFUL_SHUTDOWN to {announced} sessions and withdrawn from {withdrawn}; \
-             a restart of the agent ends this"
+            "routes are announced with GRACEFUL_SHUTDOWN to {} and withdrawn from {withdrawn}; a restart of \
+             the agent ends the drain",
+            counted(announced, "session")
         );
         codes::DRAINED.problem("", "bgp", text)
     })
@@ -41,7 +43,8 @@ pub(in crate::agent) fn denied(handle: &Handle) -> Option<Problem> {
     let (kind, most) = kinds.iter().max_by_key(|(_, dropped)| dropped.count)?;
     let sum: u64 = kinds.iter().map(|(_, dropped)| dropped.count).sum();
     let text = format!(
-        "{sum} packets dropped in the last {} minutes, {} of them {} -> {}",
+        "{} dropped in the last {} minutes, {} of them {} -> {}",
+        counted(sum, "packet"),
         SHOWN_FOR.as_secs() / 60,
         most.count,
         kind.src,
@@ -53,7 +56,7 @@ pub(in crate::agent) fn denied(handle: &Handle) -> Option<Problem> {
 /// Returns a note if repair of the kernel is held.
 pub(in crate::agent) async fn drift_hold(handle: &Handle) -> Option<Problem> {
     let left = handle.kernel().ask(|view| view.drift_hold_remaining()).await.ok().flatten()?;
-    let text = format!("repair of own routes and rules is held for {} more", span(left.as_secs()));
+    let text = format!("repair of own routes and rules is on hold for {} more", span(left.as_secs()));
     Some(codes::DIFF_HELD.problem("kernel", "kernel", text))
 }
 

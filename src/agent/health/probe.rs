@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tortie_bgp::PeerStatus;
+use tortie_config::counted;
 use tortie_config::key::EndpointKey;
 
 use crate::agent::handle::Handle;
@@ -226,9 +227,12 @@ impl PeerQueues {
                 (now.saturating_duration_since(entry.stuck), now.saturating_duration_since(entry.since));
             if stuck > STUCK_AFTER || (!peer.up_to_date && behind > BEHIND_AFTER) {
                 let text = if stuck > STUCK_AFTER {
-                    format!("takes nothing of what waits for it for {}", span(stuck.as_secs()))
+                    format!("has not read its queue for {}", span(stuck.as_secs()))
                 } else {
-                    format!("is behind for {}: it takes less than there is to tell", span(behind.as_secs()))
+                    format!(
+                        "has been behind for {}: it reads more slowly than routes change",
+                        span(behind.as_secs())
+                    )
                 };
                 slow.push(
                     codes::SLOW_PEER
@@ -249,8 +253,8 @@ fn prefix_limit(peer: &PeerQueue, intent: &RoutingIntent) -> Option<Problem> {
     let max = limits.limit?;
     let text = if peer.over_limit {
         format!(
-            "announced more than its max_prefixes of {max}, so the session was ended; it is left alone for a while, then \
-             tried again"
+            "announced more than its max_prefixes of {max}, so the session was ended; it is set up again \
+             after a pause"
         )
     } else {
         let warn = limits.warn.map_or(WARN_PERCENT, u64::from);
@@ -258,8 +262,8 @@ fn prefix_limit(peer: &PeerQueue, intent: &RoutingIntent) -> Option<Problem> {
             return None;
         }
         format!(
-            "announces {} prefixes, and its max_prefixes is {max}: one more than that ends the session",
-            peer.received
+            "announces {}, and its max_prefixes is {max}: one more than that ends the session",
+            counted(peer.received, "prefix")
         )
     };
     let subject = format!("peer {} ({})", wanted.name, wanted.remote.ip());
@@ -307,7 +311,7 @@ mod tests {
             let peer = PeerQueue { up_to_date: false, ..peer(round, true) };
             found = queues.update(&[peer], start + Duration::from_secs(round * 10));
         }
-        assert!(found[0].text.contains("is behind for 2m10s"), "{found:?}");
+        assert!(found[0].text.contains("has been behind for 2m10s"), "{found:?}");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use tortie_config::counted;
 use tortie_config::key::{Key, Scope};
 use tortie_config::resource::Setting;
 
@@ -46,31 +47,31 @@ fn store(facts: &CoreSnapshot, out: &mut Vec<Problem>) {
         let problem = freeze_code(frozen.code).problem("", "store", frozen.text.clone());
         out.push(Problem { next: frozen.next.clone(), ..problem });
     } else if facts.calico_3 {
-        let text = format!("{CALICO_3}: only keys of that are compared here");
+        let text = format!("{CALICO_3}: only keys of the v1 data model are compared here");
         out.push(codes::CALICO_3.problem("", "store", text));
     }
     if facts.calico_3 && facts.has_v1_keys {
-        let text = "keys of the v1 data model stand next to objects of Calico 3: the objects count, and the v1 keys are leftovers of \
-                    before, or the other way round";
+        let text = "the store has keys of the v1 data model and objects of Calico 3: the objects are used; \
+                    one of the two is a leftover";
         out.push(codes::MIXED_MODELS.problem("", "store", text));
     }
     if let Some(away) = &facts.store_unreachable {
         let (code, text) = if facts.store_damaged {
-            (&codes::STORE_DAMAGED, format!("{away}. The last good state stays in force meanwhile"))
+            (&codes::STORE_DAMAGED, format!("{away}. The last good state stays in force until then"))
         } else {
-            let next = "the last good state stays in force, and it is tried again by itself";
+            let next = "the last good state stays in force, and the agent retries";
             (&codes::STORE_AWAY, format!("{away}; {next}"))
         };
         out.push(named(code, "store", text));
     }
     if facts.from_cache && facts.store_unreachable.is_none() && facts.frozen.is_none() {
-        let text =
-            "running from the cache on disk: the store has not answered yet and is tried again by itself";
+        let text = "running from the cache on disk: the store has not answered yet, and the agent retries";
         out.push(named(&codes::FROM_CACHE, "store", text));
     }
     if facts.connected && facts.store_unreachable.is_none() && facts.lag > STALE {
         let text = format!(
-            "nothing proves since {} that revision {} is the newest: what is in force may be old",
+            "for {} the store has not confirmed that revision {} is the newest: the state in force may be \
+             old",
             span(facts.lag.as_secs()),
             facts.revision
         );
@@ -83,7 +84,7 @@ fn store(facts: &CoreSnapshot, out: &mut Vec<Problem>) {
             some => {
                 let (shown, more) = some.split_at(some.len().min(5));
                 let more = if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
-                format!("; it may have been meant for {}{more}", shown.join(", "))
+                format!("; it may have been meant to apply to {}{more}", shown.join(", "))
             }
         };
         let text = format!(
@@ -126,8 +127,9 @@ fn sessions(facts: &CoreSnapshot, out: &mut Vec<Problem>) {
     let full = facts.ranges.iter().filter(|r| r.refused > 0 && r.sessions >= r.max_sessions);
     out.extend(full.map(|r| {
         let text = format!(
-            "full with {} sessions; {} connections were turned away: raise max_sessions in its value",
-            r.sessions, r.refused
+            "full with {}; {} refused: raise max_sessions in its value",
+            counted(r.sessions, "session"),
+            counted(r.refused, "connection")
         );
         codes::RANGE_FULL
             .problem(&r.name, format!("range {}", r.prefix), text)
@@ -156,9 +158,8 @@ fn dataplane(facts: &CoreSnapshot, kernel: Option<&KernelSnapshot>, out: &mut Ve
         out.push(codes::POOL_OVER_NETWORK.problem(&pool.to_string(), format!("pool {pool}"), text));
     }
     for (block, why) in &facts.withheld_blocks {
-        let text = format!(
-            "neither blackhole nor announcement: {why}; its addresses in use are announced one by one"
-        );
+        let text =
+            format!("no blackhole and no announcement: {why}; its addresses in use are announced one by one");
         out.push(named(&codes::BLOCK_WITHHELD, block.to_string(), text).about(Subject::Prefix(*block)));
     }
     for (block, why) in &facts.refused {
@@ -188,7 +189,7 @@ fn dataplane(facts: &CoreSnapshot, kernel: Option<&KernelSnapshot>, out: &mut Ve
         );
     }
     if failed.len() > LISTED {
-        let text = format!("{} more are not as they should be", failed.len() - LISTED);
+        let text = format!("{} more are not in their desired state", failed.len() - LISTED);
         out.push(Problem {
             next: "tortie endpoint list".to_owned(),
             ..codes::ENDPOINT_FAILED.problem("", "endpoints", text)
@@ -201,7 +202,7 @@ fn dataplane(facts: &CoreSnapshot, kernel: Option<&KernelSnapshot>, out: &mut Ve
         out.push(named(&codes::TUNNEL_ADDRESS, "tunnel address", text.clone()));
     }
     if let Some(text) = &facts.rules_problem {
-        let text = format!("{text}; --policy off if that is meant");
+        let text = format!("{text}; give --policy off if that is intended");
         out.push(named(&codes::RULES, "packet rules", text));
     }
     let Some(kernel) = kernel else { return };
@@ -209,7 +210,7 @@ fn dataplane(facts: &CoreSnapshot, kernel: Option<&KernelSnapshot>, out: &mut Ve
         let why = codes::find(Kind::Kernel, reason).map_or("", |code| code.about);
         let more = match kernel.counts.withheld - kernel.withheld.len() {
             0 => String::new(),
-            more => format!(" ({more} routes more are withheld)"),
+            more => format!(" ({} withheld)", counted(more, "more route")),
         };
         let text = format!("not in the kernel, {reason}: {why}{more}");
         out.push(named(&codes::ROUTE_WITHHELD, prefix.to_string(), text).about(Subject::Prefix(*prefix)));
@@ -220,7 +221,7 @@ fn dataplane(facts: &CoreSnapshot, kernel: Option<&KernelSnapshot>, out: &mut Ve
     }
     // With rules off, all objects differ, and another problem says so.
     if kernel.rules_drift > 0 && facts.policy.in_sync && facts.rules_problem.is_none() {
-        let text = format!("{} objects differ from what is wanted", kernel.rules_drift);
+        let text = format!("{} not in the desired state", counted(kernel.rules_drift, "object"));
         out.push(codes::DRIFT.problem("rules", "packet rules", text));
     }
 }
@@ -242,10 +243,10 @@ fn addresses(facts: &CoreSnapshot, out: &mut Vec<Problem>) {
     if let Some(first) = suspects.first() {
         let more =
             if suspects.len() > 1 { format!(" and {} more", suspects.len() - 1) } else { String::new() };
-        let text =
-            format!("{first}{more} of this host's blocks: assigned, and no endpoint and no interface has it");
-        let subject =
-            format!("{} suspect address{}", suspects.len(), if suspects.len() > 1 { "es" } else { "" });
+        let text = format!(
+            "{first}{more} in blocks of this host: allocated, but no endpoint and no interface has it"
+        );
+        let subject = counted(suspects.len(), "suspect address");
         out.push(codes::LEAKED_ADDRESSES.problem("", subject, text));
     }
 }
@@ -264,7 +265,7 @@ fn agent(facts: &CoreSnapshot, out: &mut Vec<Problem>) {
     if let Some(first) = skewed.first() {
         let more = if skewed.len() > 1 { format!(" and {} more", skewed.len() - 1) } else { String::new() };
         let text = format!(
-            "this host runs {}, {first}{more}: hosts should be no further apart than one minor version",
+            "this host runs {}, {first}{more}: versions of hosts should differ by at most one minor version",
             env!("CARGO_PKG_VERSION")
         );
         out.push(codes::VERSION_SKEW.problem("", "versions", text));
@@ -273,12 +274,12 @@ fn agent(facts: &CoreSnapshot, out: &mut Vec<Problem>) {
         out.push(named(&codes::COLLECTOR, "address collector", text.clone()));
     }
     if let Some(text) = &facts.log_problem {
-        let text = format!("{text}: correct LogFilePath; the screen goes on");
+        let text = format!("{text}: correct LogFilePath; the log on standard error continues");
         out.push(named(&codes::LOG_FILE, "log file", text));
     }
     if let Some(text) = &facts.cache_problem {
         let text =
-            format!("{text}: an agent that starts while the store is away would run from an older state");
+            format!("{text}: an agent that starts while the store is unreachable would use an older state");
         out.push(named(&codes::CACHE_FILE, "cache", text));
     }
     for (about, texts) in &facts.thread_problems {
@@ -329,16 +330,16 @@ pub(in crate::agent) fn route_exchange(
             Ok(refused) if looked < refused => format!(" (of the first {looked})"),
             _ => String::new(),
         };
-        let text = format!("{refused} of its {received} routes are not used: {}{part}", reasons.join(", "));
+        let text = format!(
+            "{refused} of its {received} routes are rejected on import: {}{part}",
+            reasons.join(", ")
+        );
         let code = if refused == received { codes::ALL_ROUTES_REFUSED } else { codes::ROUTES_REFUSED };
         notes.push(code.problem(session, format!("peer {name}"), text).about(Subject::Peer(session.clone())));
     }
     for (session, wrong, ago) in &route_exchange.malformed {
         let name = intent.and_then(|i| i.peers.get(session)).map_or(session.as_str(), |p| p.name.as_str());
-        let text = format!(
-            "{} ago it sent an UPDATE that could not be used as it was (RFC 7606): {wrong}",
-            span(ago.as_secs())
-        );
+        let text = format!("{} ago it sent an UPDATE with errors (RFC 7606): {wrong}", span(ago.as_secs()));
         notes.push(
             codes::MALFORMED_UPDATE
                 .problem(session, format!("peer {name}"), text)
@@ -354,7 +355,10 @@ pub(in crate::agent) fn route_exchange(
         .map(|(gate, n)| format!("{gate} {n}"))
         .collect();
     if !held.is_empty() {
-        let text = format!("not announced to peers, summed over groups of them: {}", held.join(", "));
+        let text = format!(
+            "export policy withholds routes from peers: {}; peers that are sent the same routes count once",
+            held.join(", ")
+        );
         notes.push(codes::ROUTES_HELD_BACK.problem("", "routes", text));
     }
     notes
@@ -381,8 +385,8 @@ pub(in crate::agent) fn verdict(
             "duplicate-node" => "another machine runs under this host's name: nothing is changed",
             "host-renamed" => "this host had another name until now: nothing is changed",
             "unknown-workloads" => "workloads are attached that the store does not know: nothing is changed",
-            "store-rewound" => "the store was put back to an earlier state: everything stays as it is",
-            _ => "the store changed in a way that is not followed; forwarding goes on",
+            "store-rewound" => "the store was restored to an earlier state: everything stays as it is",
+            _ => "the store changed in a way that the agent does not follow; forwarding continues",
         };
         return ("frozen", text.to_owned());
     }
@@ -406,7 +410,7 @@ pub(in crate::agent) fn verdict(
     }
     let others = problems.iter().filter(|p| p.code != codes::PEER_DOWN.name);
     let sessions = match (down, all) {
-        (0, 0) => "no BGP sessions wanted".to_owned(),
+        (0, 0) => "no BGP sessions configured".to_owned(),
         (0, _) => format!("{up} of {all} BGP sessions up"),
         _ => format!("{down} of {all} BGP sessions down"),
     };
@@ -417,9 +421,8 @@ pub(in crate::agent) fn verdict(
             let what = problems.first().map_or("", |p| p.subject.as_str());
             ("degraded", format!("{sessions}, 1 problem: {what}"))
         }
-        (_, 1, _) => ("degraded", format!("{sessions}, 1 other problem")),
-        (_, n, 0) => ("degraded", format!("{sessions}, {n} problems")),
-        (_, n, _) => ("degraded", format!("{sessions}, {n} other problems")),
+        (_, n, 0) => ("degraded", format!("{sessions}, {}", counted(n, "problem"))),
+        (_, n, _) => ("degraded", format!("{sessions}, {}", counted(n, "other problem"))),
     }
 }
 

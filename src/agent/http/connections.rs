@@ -163,7 +163,7 @@ async fn within_limits(State(places): State<Places>, request: Request, next: Nex
 }
 
 fn too_many(what: &str) -> Response {
-    let text = format!("too many {what} at this port: try again later, or ask at the agent's unix socket");
+    let text = format!("too many {what} at this port: try again later, or use the agent's unix socket");
     error_response(StatusCode::SERVICE_UNAVAILABLE, "busy", &text)
 }
 
@@ -255,7 +255,7 @@ impl<S> Paced<S> {
                 let new = || (Box::pin(tokio::time::sleep_until(Instant::now() + WINDOW)), 0);
                 let (end, _) = self.window.get_or_insert_with(new);
                 ready!(end.as_mut().poll(context));
-                Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the reader does not read")))
+                Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not read")))
             }
         }
     }

@@ -51,7 +51,7 @@ pub(super) fn body<T: DeserializeOwned>(bytes: &Bytes) -> Result<T, Box<Response
         Box::new(error_response(
             StatusCode::BAD_REQUEST,
             "invalid",
-            &format!("the body is not as documented: {error}"),
+            &format!("the request body is not valid: {error}"),
         ))
     })
 }

@@ -66,7 +66,8 @@ pub(super) async fn guard(names: Names, request: Request, next: Next) -> Respons
         error_response(
             StatusCode::FORBIDDEN,
             "forbidden-host",
-            "this agent does not answer to that name: use its address or localhost, or start it with --http-host NAME",
+            "this agent does not accept requests for that host name: use its address or localhost, or start \
+             it with --http-host NAME",
         )
     };
     for (name, value) in [
@@ -87,7 +88,8 @@ pub(super) async fn of_node(node: String, request: Request, next: Next) -> Respo
             StatusCode::BAD_REQUEST,
             "other-node",
             &format!(
-                "the agent that answers here is that of {node}, and the question is for {asked}: ask there, or leave --node out"
+                "this is the agent of {node}, and the request is for {asked}: run the command there, or \
+                 omit --node"
             ),
         ),
         _ => next.run(request).await,

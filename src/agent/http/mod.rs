@@ -34,10 +34,10 @@ use crate::api::MetricsPage;
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// Another agent answers on the socket.
-    #[error("another agent answers at {0}: stop it, or give this one another --socket")]
+    #[error("another agent answers at {0}: stop it, or give this agent another --socket")]
     AlreadyRunning(PathBuf),
     /// The path exists and is no socket.
-    #[error("{0} exists and is no socket: remove it, or give another --socket")]
+    #[error("{0} exists and is not a socket: remove it, or give another --socket")]
     NotASocket(PathBuf),
     /// A system call failed.
     #[error("cannot {what} {place}: {error}")]
@@ -79,7 +79,7 @@ pub(in crate::agent) async fn serve_unix(path: PathBuf, server: Shared) -> Resul
     if let Some(gid) = group_id("tortie") {
         // Without permission to change the owner, only the group's read access is missing.
         if let Err(error) = std::os::unix::fs::chown(&path, None, Some(gid)) {
-            tracing::warn!(%error, "the group tortie does not get the socket");
+            tracing::warn!(%error, "the socket cannot be given to the group tortie");
         }
     }
     let node = server.node().to_owned();

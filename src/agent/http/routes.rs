@@ -109,7 +109,9 @@ async fn peer(State(server): State<Shared>, UrlPath(wanted): UrlPath<String>) ->
             .find(|p| p.session == wanted || p.name == wanted || p.address == wanted)
             .ok_or_else(|| ApiError {
                 code: "not-found".to_owned(),
-                text: format!("no peer `{wanted}` is wanted here: `tortie bgp peers` lists them"),
+                text: format!(
+                    "no peer `{wanted}` is configured on this host: `tortie bgp peers` lists the peers"
+                ),
             })
     }))
 }
@@ -160,7 +162,7 @@ async fn route_get(State(server): State<Shared>, UrlPath(address): UrlPath<Strin
     match address.parse() {
         Ok(address) => answer(address::route_get(&server, address).await),
         Err(_) => {
-            error_response(StatusCode::BAD_REQUEST, "invalid", &format!("`{address}` is no IP address"))
+            error_response(StatusCode::BAD_REQUEST, "invalid", &format!("`{address}` is not an IP address"))
         }
     }
 }

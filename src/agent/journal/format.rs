@@ -109,7 +109,7 @@ pub enum JournalError {
     Line(usize, String),
     /// The file was written by a later version.
     #[error(
-        "the file has format {0}, this version reads up to {FORMAT}: use a tortie of the version that wrote it"
+        "the file has format {0}, this version reads up to {FORMAT}: use the version of tortie that wrote it"
     )]
     Format(u32),
     /// The archive contains no journal.

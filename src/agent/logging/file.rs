@@ -19,7 +19,7 @@ use rustix::io::Errno;
 /// Explanation of a refused access: with Landlock, the agent opens only files that existed at its start or
 /// are below a folder that did.
 const CLOSED: &str =
-    "permission denied; where it was replaced or mounted after the agent's start, restart the agent";
+    "permission denied; if it was replaced or mounted after the agent's start, restart the agent";
 
 /// Folder that log files must be in.
 pub(in crate::agent) const FOLDER: &str = "/var/log";
@@ -114,7 +114,7 @@ fn open(folder: &Path, path: &Path) -> Result<File, String> {
     let [folders @ .., name] = parts.as_slice() else { return Err(outside()) };
     let mut at: PathBuf = folder.to_owned();
     let wrong = |at: &Path, error: Errno| match error {
-        Errno::LOOP | Errno::NOTDIR => format!("{} is a link, or no folder", at.display()),
+        Errno::LOOP | Errno::NOTDIR => format!("{} is a link, or not a folder", at.display()),
         Errno::NXIO => format!("{} is a pipe, or a socket", at.display()),
         Errno::ACCESS => format!("{}: {CLOSED}", at.display()),
         error => format!("{}: {error}", at.display()),
@@ -142,10 +142,10 @@ fn open(folder: &Path, path: &Path) -> Result<File, String> {
     .map_err(|error| wrong(&at, error))?;
     let stat = rustix::fs::fstat(&file).map_err(|error| wrong(&at, error))?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-        return Err(format!("{} is no file", at.display()));
+        return Err(format!("{} is not a regular file", at.display()));
     }
     if stat.st_nlink != 1 {
-        return Err(format!("{} has other names: it may be a file of another program", at.display()));
+        return Err(format!("{} has other hard links: it may be a file of another program", at.display()));
     }
     Ok(File::from(file))
 }

@@ -54,20 +54,20 @@ impl LevelOverride {
                 names.join(", ")
             )
         };
-        let (what, level) = rule.rsplit_once(':').ok_or_else(|| wrong("there is no level"))?;
+        let (what, level) = rule.rsplit_once(':').ok_or_else(|| wrong("the level is missing"))?;
         let level: LevelFilter = match level {
             "off" | "error" | "warn" | "info" | "debug" | "trace" => {
-                level.parse().map_err(|_| wrong("no such level"))?
+                level.parse().map_err(|_| wrong("unknown level"))?
             }
-            _ => return Err(wrong("no such level")),
+            _ => return Err(wrong("unknown level")),
         };
         let (subject, peer) = match what.split_once(".peer=") {
-            Some((_, "")) => return Err(wrong("there is no peer")),
+            Some((_, "")) => return Err(wrong("the peer is missing")),
             Some((subject, peer)) => (subject, Some(peer.to_owned())),
             None => (what, None),
         };
         let (_, targets) =
-            SUBJECTS.iter().find(|(name, _)| *name == subject).ok_or_else(|| wrong("no such subject"))?;
+            SUBJECTS.iter().find(|(name, _)| *name == subject).ok_or_else(|| wrong("unknown subject"))?;
         if lasts.is_zero() || lasts > DURATION_MAX {
             return Err(format!("{} s: a level lasts from 1 s to 24 h", lasts.as_secs()));
         }
@@ -197,8 +197,8 @@ mod tests {
         assert!(read("all:trace").unwrap().covers("tortie::store::feed"));
         for (rule, why) in [
             ("bgp", "no level"),
-            ("bgp:loud", "no such level"),
-            ("bgpd:info", "no such subject"),
+            ("bgp:loud", "unknown level"),
+            ("bgpd:info", "unknown subject"),
             ("bgp.peer=:info", "no peer"),
         ] {
             let error = read(rule).unwrap_err();

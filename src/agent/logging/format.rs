@@ -34,12 +34,12 @@ const MOST: usize = 32 << 10;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogForm {
-    /// The journal where standard error leads there, else text
+    /// The journal if standard error is connected to it, else text
     #[default]
     Auto,
-    /// For people
+    /// Plain text
     Text,
-    /// One object a line
+    /// JSON, one object per line
     Json,
     /// Fields of systemd's journal: CHANGE, PEER, PREFIX, REASON and others
     Journald,

@@ -10,6 +10,7 @@ pub(super) mod rate_limit;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use tortie_config::counted;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -151,7 +152,7 @@ impl Logs {
     pub(super) fn set_level(&mut self, request: &LogLevelRequest, now: Instant) -> Result<String, String> {
         let text = if request.rule.is_empty() {
             let ended = self.overrides.clear();
-            format!("{ended} levels are ended; what the store says holds again")
+            format!("{} ended; the levels in the store apply again", counted(ended, "temporary level"))
         } else {
             let level = LevelOverride::read(&request.rule, Duration::from_secs(request.seconds), now)?;
             let text = format!("{} is logged at {} for {} s", level.subject, level.level, request.seconds);
@@ -167,7 +168,7 @@ impl Logs {
     pub(super) fn tick(&mut self, now: Instant) {
         if self.overrides.expire(now) {
             self.reload();
-            tracing::info!(target: "tortie", "log level: a level that was asked for has ended");
+            tracing::info!(target: "tortie", "log level: a temporary level has ended");
         }
         self.lines.iter().for_each(|lines| lines.flush(now));
     }

@@ -20,7 +20,7 @@ pub(super) fn write(page: &mut Page, bgp: &BgpScrape, core: &CoreScrape) {
     for ((path, state), count) in sums {
         family.count(&[("path", path), ("state", &state.to_lowercase())], count);
     }
-    page.counter("tortie_bfd_packets_total", "Control packets of the sessions that there are now")
+    page.counter("tortie_bfd_packets_total", "Control packets of the current sessions")
         .put(&[("direction", "received")], n(received))
         .put(&[("direction", "sent")], n(sent));
     let mut family =
@@ -32,10 +32,10 @@ pub(super) fn write(page: &mut Page, bgp: &BgpScrape, core: &CoreScrape) {
         .put(&[], n(view.unsent));
     page.counter(
         "tortie_bfd_late_total",
-        "Times that the thread of BFD was kept from looking for so long that silence was no sign of a loss",
+        "Times that the BFD thread was delayed for so long that missing packets did not count as a loss",
     )
     .put(&[], n(view.late));
-    page.gauge("tortie_bfd_thread", "How the thread of BFD is scheduled; always 1")
+    page.gauge("tortie_bfd_thread", "Scheduling policy of the BFD thread; always 1")
         .put(&[("priority", view.priority.as_str())], 1.0);
     let is_up = |status: &tortie_bgp::bfd::Status| status.state == tortie_bgp::bfd::State::Up;
     let named =
@@ -45,7 +45,10 @@ pub(super) fn write(page: &mut Page, bgp: &BgpScrape, core: &CoreScrape) {
     for (peer, status) in named() {
         family.put(&peer.with(&[]), flag(is_up(status)));
     }
-    let mut family = page.gauge("tortie_bfd_peer_detection_seconds", "Silence that takes the session down");
+    let mut family = page.gauge(
+        "tortie_bfd_peer_detection_seconds",
+        "Detection time: silence after which the session goes down",
+    );
     for (peer, status) in named().filter(|(peer, _)| peer.whole) {
         if let Some(time) = status.detection_time {
             family.put(&peer.with(&[]), time.as_secs_f64());

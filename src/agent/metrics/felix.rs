@@ -132,9 +132,6 @@ fn ipam(page: &mut Page, node: &str, scrape: &Scrape) {
     }
     page.gauge("ipam_allocations_gc_candidates", "Addresses of this node that seem to be leaked.")
         .count(&[("node", node)], core.gc.leak_candidates.len());
-    page.counter(
-        "ipam_allocations_gc_reclamations",
-        "Addresses of this node that were released because nobody had them.",
-    )
-    .put(&[("node", node)], n(core.gc.released));
+    page.counter("ipam_allocations_gc_reclamations", "Leaked addresses of this node that were released.")
+        .put(&[("node", node)], n(core.gc.released));
 }

@@ -11,9 +11,9 @@ pub(super) fn write(page: &mut Page, exporter: &Exporter, scrape: &Scrape) {
     let build =
         [("version", env!("CARGO_PKG_VERSION")), ("dataplane", rules), ("store", exporter.store_kind)];
     page.gauge("tortie_build_info", "The running build; always 1").put(&build, 1.0);
-    page.gauge("tortie_ready", "1 when the agent serves, as /readyz says")
+    page.gauge("tortie_ready", "1 when the agent is ready, as in /readyz")
         .put(&[], flag(exporter.handle.is_ready()));
-    page.gauge("tortie_live", "1 when the core's event loop makes progress, as /livez says")
+    page.gauge("tortie_live", "1 when the core's event loop makes progress, as in /livez")
         .put(&[], flag(exporter.handle.is_alive()));
     let up = [
         ("core", scrape.core.is_some()),
@@ -21,14 +21,14 @@ pub(super) fn write(page: &mut Page, exporter: &Exporter, scrape: &Scrape) {
         ("kernel", kernel.is_some()),
         ("store", scrape.core.as_ref().is_some_and(|core| core.connected)),
     ];
-    let mut family =
-        page.gauge("tortie_component_up", "1 when this part answered the scrape (store: is connected)");
+    let mut family = page
+        .gauge("tortie_component_up", "1 when this part answered the scrape (store: when it is connected)");
     for (component, up) in up {
         family.put(&[("component", component)], flag(up));
     }
     let [speaker, kernel_last] = exporter.state.answered();
     let mut family =
-        page.gauge("tortie_component_last_report_seconds", "Unix time at which this part answered last");
+        page.gauge("tortie_component_last_report_seconds", "Unix time of the last answer of this part");
     let now = unix_before(std::time::Duration::ZERO);
     if let Some(core) = &scrape.core {
         family.put(&[("component", "core")], now);
@@ -45,14 +45,14 @@ pub(super) fn write(page: &mut Page, exporter: &Exporter, scrape: &Scrape) {
         let [ok, error] = core.counters.reloads;
         page.counter(
             "tortie_config_reloads_total",
-            "Changes of settings in the store; error: a value cannot be read and the last good one stays",
+            "Changes of settings in the store; error: a value cannot be parsed and the last good one stays in force",
         )
         .put(&[("result", "ok")], n(ok))
         .put(&[("result", "error")], n(error));
         let broken = core.invalid.contains_key("config");
         page.gauge(
             "tortie_config_last_reload_successful",
-            "0 while a setting in the store cannot be read and an older value is in force",
+            "0 while a setting in the store cannot be parsed and an older value is in force",
         )
         .put(&[], flag(!broken));
     }
@@ -114,7 +114,7 @@ fn process(page: &mut Page) {
         page.gauge("process_open_fds", "Open file descriptors").count(&[], open.count());
     }
     if let Some(most) = rustix::process::getrlimit(rustix::process::Resource::Nofile).current {
-        page.gauge("process_max_fds", "Most file descriptors that may be open").put(&[], n(most));
+        page.gauge("process_max_fds", "Maximum number of open file descriptors").put(&[], n(most));
     }
 }
 
@@ -135,7 +135,7 @@ pub(super) fn apis(page: &mut Page, exporter: &Exporter) {
     for ((plugin, op, result), times) in &calls {
         family.put(&[("plugin", plugin), ("op", op), ("result", result)], n(times.count()));
     }
-    let mut family = page.histogram("tortie_plugin_request_seconds", "How long calls of plugins took");
+    let mut family = page.histogram("tortie_plugin_request_seconds", "Duration of calls of plugins");
     for ((plugin, op, result), times) in &calls {
         family.observed(&[("plugin", plugin), ("op", op), ("result", result)], times);
     }

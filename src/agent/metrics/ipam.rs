@@ -24,14 +24,14 @@ pub(super) fn write(page: &mut Page, core: &CoreScrape) {
     }
     let mut family = page.gauge(
         "tortie_ipam_pool_unclaimed_blocks",
-        "Blocks that no host owns: what is left to claim; exported by one host of the cluster",
+        "Blocks that no host owns and that can be claimed; exported by one host of the cluster",
     );
     for (pool, of) in pools() {
         family.put(&[("pool", &pool)], of.unclaimed.max(0.0));
     }
     let mut family = page.gauge(
         "tortie_ipam_blocks",
-        "Blocks that there are; self: of this host; other and none: reported by one host for all",
+        "Blocks; self: of this host; other and none: reported by one host for all",
     );
     for (pool, sum) in &core.blocks {
         family.count(&[("pool", pool), ("owner", "self")], sum.blocks);
@@ -57,8 +57,11 @@ pub(super) fn write(page: &mut Page, core: &CoreScrape) {
         }
     }
     suspects(page, core);
-    page.counter("tortie_ipam_collected_addresses_total", "Addresses that the collector released")
-        .put(&[], n(core.gc.released));
+    page.counter(
+        "tortie_ipam_collected_addresses_total",
+        "Leaked addresses that the garbage collection released",
+    )
+    .put(&[], n(core.gc.released));
     requests(page);
 }
 
@@ -79,7 +82,7 @@ fn suspects(page: &mut Page, core: &CoreScrape) {
     }
     let mut family = page.gauge(
         "tortie_ipam_suspect_addresses",
-        "Addresses that do not add up; leaked: of this host, as its collector sees it (IpamLeakGracePeriodSecs), all else reported by one host for all",
+        "Inconsistent addresses; leaked: of this host, found by its garbage collection (IpamLeakGracePeriodSecs), all others reported by one host for all",
     );
     for ((pool, kind), count) in sums {
         family.count(&[("pool", &pool), ("kind", kind)], count);
@@ -99,7 +102,7 @@ fn requests(page: &mut Page) {
             family.put(&[("op", op), ("result", result)], n(count));
         }
     }
-    let mut family = page.histogram("tortie_ipam_assign_seconds", "How long requests for addresses took");
+    let mut family = page.histogram("tortie_ipam_assign_seconds", "Duration of requests for addresses");
     for ((op, result), times) in &requests {
         if *op == "assign" {
             family.observed(&[("result", result)], times);
@@ -107,7 +110,7 @@ fn requests(page: &mut Page) {
     }
     let mut family = page.counter(
         "tortie_ipam_cas_conflicts_total",
-        "Transactions of IPAM that came too late, by the object that another writer had changed",
+        "IPAM transactions that failed, by the object that another writer had changed",
     );
     let conflicts = meter.conflicts.read();
     for object in metrics::OBJECTS {

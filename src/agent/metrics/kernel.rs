@@ -16,7 +16,7 @@ pub(super) fn write(
     let c = &kernel.counts;
     let mut family = page.gauge(
         "tortie_kernel_routes",
-        "Routes of the main table by state; withheld: learned, with a reason for no route; foreign: of others",
+        "Routes of the main table by state; withheld: learned and not installed for a reason; foreign: of other programs",
     );
     let states = [
         ("installed", c.installed),
@@ -30,7 +30,7 @@ pub(super) fn write(
     }
     family.count(&[("table", "main"), ("proto", "other"), ("state", "foreign")], c.foreign);
     page.gauge("tortie_kernel_nexthops", "Own nexthop objects").count(&[], c.nexthops);
-    page.gauge("tortie_kernel_mode", "What the agent does to the kernel; always 1")
+    page.gauge("tortie_kernel_mode", "Mode of the agent's kernel routes; always 1")
         .put(&[("mode", kernel.mode)], 1.0);
     let mut family = page.counter(
         "tortie_kernel_route_ops_total",
@@ -45,13 +45,13 @@ pub(super) fn write(
     }
     page.histogram(
         "tortie_kernel_route_op_seconds",
-        "One list of requests (of learned routes at most 4,096), from the first sent to the last answer",
+        "Duration of one batch of requests (of learned routes at most 4,096), from the first request to the last answer",
     )
     .observed(&[("op", "route")], &kernel.metrics.route_batch)
     .observed(&[("op", "nexthop")], &kernel.metrics.nexthop_batch);
     page.counter(
         "tortie_kernel_netlink_overruns_total",
-        "Times that notifications were lost; everything is compared then",
+        "Times that kernel notifications were lost, after which everything is compared",
     )
     .put(&[], n(kernel.counters.overruns));
     page.counter(
@@ -72,8 +72,7 @@ fn drift(page: &mut Page, kernel: &KernelScrape, comparison: Option<&ComparisonR
     let drift = &kernel.drift;
     let mut family = page.gauge(
         "tortie_drift_items",
-        "Objects that differ from what is wanted: routes, routes and neighbours of endpoints (interface), packet rules, sets; \
-         with --kernel observe those of BIRD and Felix, and sessions",
+        "Objects that differ from the desired state: routes, routes and neighbours of endpoints (interface), packet rules, sets; with --kernel observe those of BIRD and Felix, and sessions",
     );
     if let Some(comparison) = comparison {
         for plane in Plane::ALL {
@@ -87,7 +86,7 @@ fn drift(page: &mut Page, kernel: &KernelScrape, comparison: Option<&ComparisonR
     }
     let mut family = page.gauge(
         "tortie_drift_unjudged_items",
-        "Objects of BIRD and Felix of which it cannot be known whether they differ; 0 without --kernel observe",
+        "Objects of BIRD and Felix that cannot be compared; 0 without --kernel observe",
     );
     for plane in Plane::ALL {
         let count = comparison.map_or(0, |comparison| comparison.comparison.counts(plane).not_compared);
@@ -109,14 +108,13 @@ fn own_drift(drift: &DriftCounts, family: &mut Family<'_>) {
 
 fn compared(page: &mut Page, kernel: &KernelScrape, comparison: Option<&ComparisonReport>) {
     let metrics = &kernel.metrics;
-    let mut family =
-        page.counter("tortie_resyncs_total", "Full comparisons with the kernel, by what asked for them");
+    let mut family = page.counter("tortie_resyncs_total", "Full comparisons with the kernel, by trigger");
     for (plane, compares) in [("route", &metrics.compares), ("rule", &metrics.rules.compares)] {
         for (reason, count) in compares {
             family.put(&[("plane", plane), ("reason", reason)], n(*count));
         }
     }
-    page.histogram("tortie_resync_seconds", "How long full comparisons took")
+    page.histogram("tortie_resync_seconds", "Duration of full comparisons with the kernel")
         .observed(&[("plane", "route")], &metrics.compare)
         .observed(&[("plane", "rule")], &metrics.rules.compare);
     let mut family =

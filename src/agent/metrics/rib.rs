@@ -17,7 +17,7 @@ pub(super) fn write(page: &mut Page, scrape: &Scrape) {
     }
     let mut family = page.histogram(
         "tortie_route_convergence_seconds",
-        "From an UPDATE (bgp) or a change of the store (store) to the kernel's acknowledgement of the routes",
+        "Time from an UPDATE (bgp) or a change of the store (store) to the kernel's acknowledgement of the routes",
     );
     if let Some(bgp) = &scrape.bgp {
         family.observed(&[("source", "bgp")], &bgp.metrics.convergence);
@@ -67,7 +67,7 @@ fn routes(page: &mut Page, scrape: &Scrape, bgp: &BgpScrape) {
 fn tables(page: &mut Page, bgp: &BgpScrape) {
     let mut family = page.gauge(
         "tortie_rib_memory_bytes",
-        "Estimated size; loc: prefixes and paths, as received and as used; adj_out: update groups; attributes: shared path attributes",
+        "Estimated memory size; loc: prefixes and paths, as received and as used; adj_out: update groups; attributes: shared path attributes",
     );
     for (rib, size) in bgp.totals.memory_of {
         family.put(&[("rib", rib)], n(size));
@@ -79,7 +79,7 @@ fn tables(page: &mut Page, bgp: &BgpScrape) {
     let mut gates: BTreeMap<_, _> = bgp.totals.withheld.iter().copied().collect();
     let mut family = page.gauge(
         "tortie_rib_export_withheld",
-        "Best paths that export policy withholds now, by the gate that decided, summed over update groups",
+        "Best paths that export policy withholds now, by the gate that decides; summed over update groups",
     );
     for code in codes::EXPORT_REASONS {
         gates.entry(code.name).or_default();
@@ -90,7 +90,7 @@ fn tables(page: &mut Page, bgp: &BgpScrape) {
 }
 
 fn churn(page: &mut Page, bgp: &BgpScrape) {
-    let mut family = page.counter("tortie_rib_route_changes_total", "What peers did with their routes");
+    let mut family = page.counter("tortie_rib_route_changes_total", "Changes of routes that peers made");
     for (afi, learned) in FAMILIES.into_iter().zip(&bgp.totals.learned) {
         let actions = [
             ("announce", learned.announced),
@@ -103,7 +103,7 @@ fn churn(page: &mut Page, bgp: &BgpScrape) {
             family.put(&labels, n(count));
         }
     }
-    let mut family = page.counter("tortie_rib_import_rejected_total", "Routes that import refused");
+    let mut family = page.counter("tortie_rib_import_rejected_total", "Routes that import rejected");
     let mut reasons: BTreeMap<_, _> = bgp.totals.rejected.iter().copied().collect();
     for code in codes::IMPORT_REASONS {
         reasons.entry(code.name).or_default();
@@ -112,18 +112,18 @@ fn churn(page: &mut Page, bgp: &BgpScrape) {
         family.put(&[("reason", reason)], n(count));
     }
     let mut family =
-        page.counter("tortie_bgp_update_errors_total", "UPDATE errors by what was done (RFC 7606)");
+        page.counter("tortie_bgp_update_errors_total", "UPDATE errors by their handling (RFC 7606)");
     for (action, count) in &bgp.totals.update_errors {
         family.put(&[("action", action)], n(*count));
     }
     page.histogram(
         "tortie_rib_bestpath_seconds",
-        "One read from a peer (at most 64 KiB): parsed, judged by import policy, best paths chosen",
+        "Duration of one read from a peer (at most 64 KiB): parsing, import policy and selection of best paths",
     )
     .observed(&[], &bgp.metrics.reads);
     page.histogram(
         "tortie_rib_update_batch_routes",
-        "Changed best paths handed to the kernel thread at once",
+        "Changed best paths sent to the kernel thread in one batch",
     )
     .observed(&[], &bgp.metrics.batches);
 }

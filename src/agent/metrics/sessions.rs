@@ -30,7 +30,7 @@ pub(super) fn write(page: &mut Page, core: &CoreScrape, bgp: Option<&BgpScrape>)
             family.count(&[("type", kind), ("state", &state_label(state))], count);
         }
     }
-    let mut family = page.gauge("tortie_bgp_peers_expected", "Sessions that are to be up, as the store says");
+    let mut family = page.gauge("tortie_bgp_peers_expected", "Sessions that are configured to be up");
     for kind in &types {
         family.count(&[("type", kind)], core.expected.get(kind).copied().unwrap_or_default());
     }
@@ -87,7 +87,7 @@ fn write_core_series(page: &mut Page, core: &CoreScrape, bgp: Option<&BgpScrape>
     }
     let mut family = page.counter(
         "tortie_bgp_peer_connect_failures_total",
-        "Attempts that failed, by reason; open_error: between OPEN and Established",
+        "Failed connection attempts, by reason; open_error: between OPEN and Established",
     );
     for (session, peer) in whole() {
         let dialled = bgp.and_then(|bgp| bgp.more.get(session)).map(|more| &more.failures);
@@ -104,8 +104,10 @@ fn write_core_series(page: &mut Page, core: &CoreScrape, bgp: Option<&BgpScrape>
             family.put(&peer.with(&more), n(*times));
         }
     }
-    let mut family =
-        page.gauge("tortie_bgp_peer_prefix_limit", "Most prefixes that the peer may announce (max_prefixes)");
+    let mut family = page.gauge(
+        "tortie_bgp_peer_prefix_limit",
+        "Maximum number of prefixes that the peer may announce (max_prefixes)",
+    );
     for (_, peer) in whole() {
         for (afi, _) in ["ipv4", "ipv6"].into_iter().zip(peer.families).filter(|(_, on)| *on) {
             if let Some(limit) = peer.limit {
@@ -170,15 +172,14 @@ fn write_speaker_series(page: &mut Page, core: &CoreScrape, peers: &[(&PeerScrap
     }
     let mut family = page.gauge(
         "tortie_bgp_peer_hold_margin_ratio",
-        "Least part of the hold time that was left when a message came, in the last five minutes",
+        "Smallest part of the hold time that was left when a message arrived, in the last five minutes",
     );
     for (peer, status) in peers {
         if let Some(margin) = status.session.as_ref().and_then(|session| session.hold_margin) {
             family.put(&peer.with(&[]), f64::from(margin));
         }
     }
-    let mut family =
-        page.gauge("tortie_bgp_peer_told", "1 when the peer has been sent all that there is for it");
+    let mut family = page.gauge("tortie_bgp_peer_told", "1 when the peer has been sent all routes for it");
     for (peer, status) in peers {
         family.put(&peer.with(&[]), flag(status.up_to_date));
     }

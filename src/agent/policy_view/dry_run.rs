@@ -110,9 +110,9 @@ pub(in crate::agent) fn run(
         frame: after.globals != before.globals,
         connections: None,
         bgp: None,
-        not_looked_at: std::iter::once("other hosts: ask there, each sees its own endpoints only".to_owned())
+        not_looked_at: std::iter::once("other hosts: each host checks its own endpoints only".to_owned())
             .chain((changed.tunnel || changed.blackholes).then(|| {
-                "routes of the kernel: the tunnel or blackholes of own blocks would be others".to_owned()
+                "routes of the kernel: the tunnel or blackholes of own blocks would change".to_owned()
             }))
             .collect(),
     };

@@ -142,11 +142,12 @@ impl OfflinePolicyView {
         if let Some(before) = trial.routing_before() {
             let rehearsal = Rehearsal::of_intent(before);
             dry_run::judge_bgp(rehearsal, &mut trial);
-            let text = "BGP: routes that peers announce, and which sessions are up: the agent knows them (--dry-run=dataplane)";
+            let text = "BGP: routes that peers announce, and which sessions are up: only the agent has them \
+                        (--dry-run=dataplane)";
             trial.answer.not_looked_at.push(text.to_owned());
         }
         let mut answer = trial.answer;
-        answer.not_looked_at.push("connections: the agent knows them (--dry-run=dataplane)".to_owned());
+        answer.not_looked_at.push("connections: only the agent has them (--dry-run=dataplane)".to_owned());
         Ok(answer)
     }
 
@@ -500,7 +501,7 @@ impl<'a> PolicyView<'a> {
                 inbound: 0,
                 outbound: 0,
                 endpoints: 0,
-                problem: format!("it cannot be read and acts on nothing: {problem}"),
+                problem: format!("it cannot be parsed and has no effect: {problem}"),
                 revision: self.model.revision_of(key).unwrap_or_default(),
             });
         };
@@ -536,7 +537,7 @@ impl<'a> PolicyView<'a> {
         };
         let mut problem = self.problem(&key);
         if problem.is_empty() && rules.is_none() {
-            "it has no rules: everything is denied where no policy decides".clone_into(&mut problem);
+            "it has no rules: everything that no policy decides is denied".clone_into(&mut problem);
         }
         let (inbound, outbound) = rules.unwrap_or_default();
         Policy {
@@ -561,7 +562,7 @@ impl<'a> PolicyView<'a> {
         }
         let key = key.to_string();
         let found = self.model.invalid_keys().find(|problem| problem.key == key);
-        found.map_or_else(|| "its value cannot be read".to_owned(), |problem| problem.error.clone())
+        found.map_or_else(|| "its value cannot be parsed".to_owned(), |problem| problem.error.clone())
     }
 
     fn endpoint_row(&self, key: &EndpointKey, value: &Resource) -> Endpoint {
@@ -613,7 +614,7 @@ impl<'a> PolicyView<'a> {
                     direction: direction.as_str().to_owned(),
                     tier: None,
                     chains: ids.iter().map(|id| self.chain(id)).collect(),
-                    end: "goes on".to_owned(),
+                    end: "continues".to_owned(),
                 });
             }
         };
@@ -745,6 +746,6 @@ fn ambiguous(name: &str, candidates: impl Iterator<Item = String>) -> ApiError {
     let more = all.len().saturating_sub(CANDIDATES_MAX);
     all.truncate(CANDIDATES_MAX);
     let more = if more == 0 { String::new() } else { format!(" and {more} more") };
-    let text = format!("`{name}` may mean {}{more}: say which", all.join(", "));
+    let text = format!("`{name}` matches {}{more}: name one of them", all.join(", "));
     ApiError { code: "invalid".to_owned(), text }
 }

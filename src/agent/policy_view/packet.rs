@@ -140,8 +140,7 @@ impl PacketQuery {
         });
         let mut not_looked_at: Vec<String> = found.not_evaluated.iter().map(ToString::to_string).collect();
         if live && let Some(first) = not_looked_at.first_mut() {
-            "other hosts' kernels; connections that are there already, rules of other programs, sockets"
-                .clone_into(first);
+            "other hosts' kernels; existing connections, rules of other programs, sockets".clone_into(first);
         }
         let ([from, to], what) = self.named(found);
         let by = self.with_names(by);
@@ -152,7 +151,7 @@ impl PacketQuery {
                 let on = if whole {
                     String::new()
                 } else {
-                    format!(", on {} (it is denied elsewhere, too)", host.host)
+                    format!(", on {} (it is also denied elsewhere)", host.host)
                 };
                 changes.iter().map(|change| words(change) + &on).collect()
             }
@@ -253,7 +252,7 @@ pub(in crate::agent) fn dropped_by_other(mut answer: Trace, node: &str, drop: &F
             stage: "forward".to_owned(),
             endpoint: None,
             verdict: Some("deny".to_owned()),
-            text: format!("{by}; no rule of its table names interfaces of workloads"),
+            text: format!("{by}; no rule of its table matches interfaces of workloads"),
             rules: Vec::new(),
             decisive: true,
         });
@@ -306,9 +305,9 @@ fn party(view: &PolicyView<'_>, name: &str, family: Option<IpFamily>) -> Result<
         .and_then(|value| addresses_of(value).map(|net| net.addr()).find(|a| IpFamily::of(*a) == family));
     match addr {
         Some(addr) => Ok((Party::Addr(addr), shown)),
-        None => Err(invalid(format!(
-            "{name} has no address that it could be sent from or to: icmp is IPv4, icmpv6 is IPv6"
-        ))),
+        None => {
+            Err(invalid(format!("{name} has no address of the right family: icmp is IPv4, icmpv6 is IPv6")))
+        }
     }
 }
 

@@ -36,7 +36,7 @@ pub(in crate::agent) fn host(
 
 /// Describes the rule that decided.
 pub(in crate::agent) fn decided_by(path: &Path) -> String {
-    let Some(step) = path.decisive() else { return "nothing of ours acts on it".to_owned() };
+    let Some(step) = path.decisive() else { return "no rule of ours applies to it".to_owned() };
     let whose = |key: &Option<EndpointKey>| {
         key.as_ref()
             .map_or_else(String::new, |key| format!(" ({} {})", stage(step.stage), endpoint_name(key)))
@@ -87,11 +87,11 @@ pub(in crate::agent) fn change(
             Some(who) => {
                 format!("{} on {who}, or let {end}_selector of rule {rule} of {list} select it", label(set))
             }
-            None => format!("let rule {rule} of {list} take {addr} ({end}_net in the place of its selector)"),
+            None => format!("let rule {rule} of {list} match {addr} ({end}_net in place of its selector)"),
         },
         Fix::Deselect(which, set) => {
             let who = who(*which).map_or_else(|| addr.to_string(), str::to_owned);
-            format!("take {who} out of !{end}_selector `{}` of rule {rule} of {list}", set.selector())
+            format!("exclude {who} from !{end}_selector `{}` of rule {rule} of {list}", set.selector())
         }
         Fix::Widen(field) => {
             let value = match (*field, packet.ports, packet.icmp) {
@@ -105,13 +105,15 @@ pub(in crate::agent) fn change(
             };
             let value = value.unwrap_or_else(|| "this packet".to_owned());
             match field.strip_prefix('!') {
-                Some(_) => format!("take {value} out of {field} of rule {rule} of {list}"),
-                None => format!("let {field} of rule {rule} of {list} take {value}"),
+                Some(_) => format!("remove {value} from {field} of rule {rule} of {list}"),
+                None => format!("add {value} to {field} of rule {rule} of {list}"),
             }
         }
-        Fix::Remove => format!("take rule {rule} out of {list}, or put a rule that allows it before it"),
-        Fix::Write => format!("write {}", list.source),
-        Fix::Add => format!("add a rule that allows it to {list}"),
+        Fix::Remove => {
+            format!("remove rule {rule} from {list}, or insert a rule that allows the packet before it")
+        }
+        Fix::Write => format!("set {}", list.source),
+        Fix::Add => format!("add a rule that allows the packet to {list}"),
     }
 }
 
@@ -169,14 +171,14 @@ fn why(reason: &Reason) -> String {
         Reason::Invalid => "connection tracking calls it invalid".to_owned(),
         Reason::Inactive => "the endpoint is not active".to_owned(),
         Reason::UnknownInterface => "no endpoint has this workload interface".to_owned(),
-        Reason::OwnSource => "its source is the endpoint's own".to_owned(),
-        Reason::Spoofed => "its source is none of the endpoint's addresses".to_owned(),
+        Reason::OwnSource => "its source is an address of the endpoint".to_owned(),
+        Reason::Spoofed => "its source is not an address of the endpoint".to_owned(),
         Reason::Loopback => "to a loopback address of the host".to_owned(),
         Reason::Neighbour => "IPv6 needs it".to_owned(),
-        Reason::NoIpv6 => "IPv6 of workloads is off (Ipv6Support)".to_owned(),
-        Reason::AcceptedEarlier => "untracked or pre-DNAT policy has accepted it".to_owned(),
+        Reason::NoIpv6 => "IPv6 of workloads is disabled (Ipv6Support)".to_owned(),
+        Reason::AcceptedEarlier => "untracked or pre-DNAT policy accepted it before".to_owned(),
         Reason::KnownTunnel => "IPIP between hosts of the cluster".to_owned(),
-        Reason::UnknownTunnel => "IPIP from a source that is no host of the cluster".to_owned(),
+        Reason::UnknownTunnel => "IPIP from a source that is not a host of the cluster".to_owned(),
         Reason::ToHost(action) => format!("DefaultEndpointToHostAction is {}", to_host(*action)),
         Reason::OwnWorkload => "a host may always reach its own workloads".to_owned(),
         Reason::NoEndpoint => "the interface has no endpoint: nothing is enforced".to_owned(),

@@ -37,7 +37,7 @@ pub(in crate::agent) fn release_memory() {
     {
         // SAFETY: only returns unused pages of the allocator to the system.
         let released = unsafe { libc::malloc_trim(0) };
-        tracing::debug!(target: "tortie", released, "memory that a list of the store left is given back");
+        tracing::debug!(target: "tortie", released, "memory used by a list of the store is released");
     }
 }
 
@@ -50,7 +50,8 @@ pub(in crate::agent) fn release_startup_code() {
         // SAFETY: the mapping is a file's, readable, executable and never written, so dropped pages are read
         // again with the same content. If the kernel refuses, they stay.
         let refused = unsafe { libc::madvise(start as *mut _, end - start, libc::MADV_DONTNEED) } != 0;
-        tracing::debug!(target: "tortie", octets = end - start, refused, "code of the start is given back");
+        tracing::debug!(target: "tortie", octets = end - start, refused, "memory of start-up code is \
+                                                                          released");
     }
 }
 

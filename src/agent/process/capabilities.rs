@@ -63,7 +63,7 @@ pub(super) fn keep(needed: &[(CapabilitySet, &str, &str)]) {
         rustix::thread::set_capabilities(None, sets)
     });
     if let Err(error) = done {
-        tracing::warn!(target: "tortie", %error, "capabilities that are not needed cannot be given up");
+        tracing::warn!(target: "tortie", %error, "capabilities that are not needed cannot be dropped");
     }
 }
 

@@ -39,13 +39,15 @@ pub(in crate::agent) async fn claim(io: &tokio::runtime::Handle, node: &str) -> 
     }
     match owner(address).await {
         Some(owner) => Err(format!(
-            "{owner} programs this network namespace already, and two agents would undo each other: stop it first (systemctl \
-             stop tortie), or give this one a network namespace of its own or --kernel observe"
+            "{owner} programs this network namespace already, and two agents would undo each other's \
+             changes: stop it first (systemctl stop tortie), or give this agent its own network namespace \
+             or --kernel observe"
         )),
         None => {
             tracing::warn!(
                 target: "tortie",
-                "the abstract socket @{NAME} is another program's, so that a second agent here would not be noticed (ss -xlp)"
+                "another program uses the abstract socket @{NAME}, so a second agent here would not be \
+                 detected (ss -xlp)"
             );
             Ok(())
         }

@@ -66,7 +66,7 @@ pub(in crate::agent) fn enter(agent: &AgentFiles<'_>) -> (Namespaces, Protection
         not_dumpable();
         let folders = make_folders(agent);
         (status.landlock, status.landlock_abi) = restrict(&rules(agent, &folders)).unwrap_or_else(|error| {
-            tracing::warn!(target: "tortie", "Landlock does not hold: {error}");
+            tracing::warn!(target: "tortie", "Landlock cannot be enabled: {error}");
             (Landlock::Failed, None)
         });
     }

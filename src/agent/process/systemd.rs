@@ -204,7 +204,8 @@ impl Notify {
                 tracing::error!(
                     target: "tortie",
                     reason = "loop-hangs",
-                    "the {} loop has not answered for {} s: the service manager's watchdog is no longer fed",
+                    "the {} loop has not answered for {} s: the service manager's watchdog is no longer \
+                     notified",
                     which.as_str(),
                     open.as_secs()
                 );

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use tortie_config::Key;
+use tortie_config::counted;
 use tortie_net::Cidr;
 
 use super::unreadable::consequence;
@@ -23,7 +24,7 @@ impl Core {
         };
         if changes.keys.len() > SINGLE_ENTRIES_MAX {
             let newest = changes.keys.iter().map(|t| t.revision).max().unwrap_or_default();
-            record('~', format!("{} keys", changes.keys.len()), None, "read", newest);
+            record('~', format!("{}", counted(changes.keys.len(), "key")), None, "read", newest);
             return;
         }
         for key in &changes.keys {
@@ -76,11 +77,12 @@ impl Core {
         for (name, _, now) in new.ranges.differences(old.map_or(&no_ranges, |o| &o.ranges)) {
             match now {
                 Some(range) => {
-                    let text = format!("sessions are taken from {}: {}", range.prefix, range.peer.source);
+                    let text =
+                        format!("dynamic peers may connect from {}: {}", range.prefix, range.peer.source);
                     entries.push(('+', name.clone(), text));
                 }
                 None => {
-                    let text = "no longer a range that sessions are taken from".to_owned();
+                    let text = "no longer a range of dynamic peers".to_owned();
                     gone.push(('-', name.clone(), text));
                 }
             }
@@ -89,9 +91,9 @@ impl Core {
         let old_peers = old.map_or(&no_peers, |o| &o.peers);
         let (changed, gone): (Vec<_>, Vec<_>) =
             new.peers.differences(old_peers).into_iter().partition(|(.., now)| now.is_some());
-        for (mark, list, word) in [('+', changed, "wanted"), ('-', gone, "no longer wanted")] {
+        for (mark, list, word) in [('+', changed, "wanted"), ('-', gone, "no longer desired")] {
             if list.len() > SINGLE_ENTRIES_MAX {
-                entries.push((mark, format!("{} peers", list.len()), word.to_owned()));
+                entries.push((mark, format!("{}", counted(list.len(), "peer")), word.to_owned()));
                 continue;
             }
             for (name, _, now) in list {

@@ -10,13 +10,14 @@ use tortie_engine::policy::EndpointLabels;
 pub(in crate::agent) fn consequence(key: Option<&Key>, last_good: bool) -> &'static str {
     match (key, last_good) {
         (Some(Key::Profile { part: ProfilePart::Rules, .. }), _) => {
-            "everything is denied where no policy decides before it"
+            "it denies everything that no policy before it decides"
         }
         (_, true) => "its last good value stays in force",
         (Some(Key::Policy { .. }), false) => {
-            "no value of it could ever be read, so it acts on nothing: what it was to deny is not denied by it"
+            "it never had a valid value, so it has no effect: traffic that it should deny is not denied by \
+             it"
         }
-        (_, false) => "no value of it could ever be read, so it counts as absent",
+        (_, false) => "it never had a valid value, so it counts as absent",
     }
 }
 
