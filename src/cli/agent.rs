@@ -15,7 +15,7 @@ use tortie_store::StoreOptions;
 pub(super) struct AgentCommand {
     #[command(flatten)]
     settings: Settings,
-    /// Read settings from this file (TOML, the flags' names); flags and environment win
+    /// Settings file (TOML, keys are the names of flags); flags and environment variables override it
     #[arg(long, value_name = "FILE", env = "TORTIE_CONFIG")]
     config: Option<PathBuf>,
 }

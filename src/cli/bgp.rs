@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use clap::Subcommand;
+use tortie_config::counted;
 
 use super::client::{Client, escape};
 use super::context::{Context, RouteFilter, pages};
@@ -15,51 +16,51 @@ use crate::api::status::{ActionResult, List, ResetRequest};
 /// Subcommands of `tortie bgp`.
 #[derive(Debug, Subcommand)]
 pub(super) enum Bgp {
-    /// All wanted sessions, and those that came from ranges, one a line
+    /// List the configured sessions and the dynamic ones, one per line
     Peers {
-        /// Sessions of every host, from the status keys in the store; exit 6 when some are silent
+        /// Sessions of every host, from the status keys in the store; exit 6 when hosts have none
         #[arg(long)]
         all_nodes: bool,
     },
-    /// Ranges of addresses from which sessions are taken without a configured peer (peer_range/ADDRESS-LENGTH)
+    /// List the ranges of addresses that dynamic peers may connect from (peer_range/ADDRESS-LENGTH)
     Ranges,
-    /// One session in full
+    /// Show one session in detail
     Peer {
         /// Session name, node name or address
         name: String,
     },
-    /// The BGP table with the reason of each best path
+    /// Show the BGP table, with the reason for each best path
     Routes {
         #[command(flatten)]
         filter: RouteFilter,
-        /// Only what this peer sent
+        /// Only routes received from this peer
         #[arg(long, value_name = "PEER", conflicts_with = "to")]
         from: Option<String>,
-        /// Only what is announced to this peer
+        /// Only routes announced to this peer
         #[arg(long, value_name = "PEER")]
         to: Option<String>,
     },
-    /// Record tables and updates as MRT files, show them, play them into a lab session
+    /// Record tables and updates as MRT files, print such files, or replay them to a lab router
     #[command(subcommand)]
     Mrt(super::mrt::Mrt),
-    /// Move traffic away before maintenance: announce all routes with GRACEFUL_SHUTDOWN (RFC 8326) and wait until peers
-    /// have taken them. A restart of the agent ends it
+    /// Move traffic away before maintenance: announce all routes with GRACEFUL_SHUTDOWN (RFC 8326) and wait
+    /// until peers have received them. A restart of the agent ends the drain
     Drain(super::drain::Drain),
-    /// Reset a session, or all
+    /// Reset one session, or all
     Reset {
         /// Session name, node name or address
         #[arg(required_unless_present = "all")]
         name: Option<String>,
-        /// All sessions, also those that came from ranges
+        /// All sessions, including dynamic ones
         #[arg(long, conflicts_with = "name")]
         all: bool,
-        /// Ask for the peer's routes again, without losing the session
+        /// Request the peer's routes again (ROUTE-REFRESH); the session stays up
         #[arg(long, conflicts_with = "soft_out")]
         soft_in: bool,
-        /// Send all routes again, without losing the session
+        /// Send all routes to the peer again; the session stays up
         #[arg(long)]
         soft_out: bool,
-        /// Tell the peer's operators why, in at most 255 octets (RFC 9003)
+        /// Reason for the peer's operators, sent in the NOTIFICATION; at most 255 octets (RFC 9003)
         #[arg(long, conflicts_with_all = ["soft_in", "soft_out"])]
         text: Option<String>,
     },
@@ -116,9 +117,8 @@ pub(super) async fn run(context: &Context, command: &Bgp) -> Result<(), Failure>
 
 fn summary(out: &mut String, items: &[Peer]) {
     let up = items.iter().filter(|p| p.state == "Established").count();
-    let sessions =
-        if items.len() == 1 { "1 session".to_owned() } else { format!("{} sessions", items.len()) };
-    let _ = writeln!(out, "\n{sessions}: {up} established, {} down", items.len() - up);
+    let _ =
+        writeln!(out, "\n{}: {up} established, {} down", counted(items.len(), "session"), items.len() - up);
 }
 
 fn peers(items: &[Peer], wide: bool) -> String {
@@ -197,9 +197,9 @@ fn one(out: &mut String, p: &Peer) {
         p.state,
         span(p.state_seconds)
     );
-    let _ = writeln!(out, "  wanted by     {}", p.reason);
+    let _ = writeln!(out, "  configured by {}", p.reason);
     if let Some(text) = &p.shutdown {
-        let _ = writeln!(out, "  shut down     {}", if text.is_empty() { "without a text" } else { text });
+        let _ = writeln!(out, "  shut down     {}", if text.is_empty() { "without a reason" } else { text });
     }
     if let Some(range) = &p.range {
         let _ = writeln!(out, "  came from     {range}");
@@ -242,7 +242,7 @@ fn one(out: &mut String, p: &Peer) {
 
 fn forwarding(out: &mut String, b: &PeerBfd) {
     let Some(path) = &b.path else {
-        let _ = writeln!(out, "  bfd           waits until it is known how the peer is reached");
+        let _ = writeln!(out, "  bfd           waits for the route to the peer");
         return;
     };
     let remote = b.remote_state.as_deref().unwrap_or("nothing received");
@@ -257,7 +257,7 @@ fn forwarding(out: &mut String, b: &PeerBfd) {
     let millis = |n: Option<u64>| n.map_or_else(|| "-".to_owned(), |n| format!("{n} ms"));
     let _ = writeln!(
         out,
-        "                sends each {}, receives each {}, detects in {}",
+        "                sends every {}, receives every {}, detects a loss in {}",
         millis(b.transmit_millis),
         millis(b.receive_millis),
         millis(b.detection_millis)

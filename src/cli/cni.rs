@@ -16,35 +16,36 @@ use tortie_store::DataModel;
 /// Subcommands of `tortie cni`.
 #[derive(Debug, Subcommand)]
 pub(super) enum CniCommand {
-    /// Put the plugins and a configuration list where runtimes look; again without harm
+    /// Install the plugins and a configuration list where container runtimes look for them; may be run again
     Install(InstallArgs),
     /// Print the configuration list that `install` writes
     Conflist(NetworkArgs),
-    /// Whether a container could be added now; exit 1 when not
+    /// Check that a container could be added now; exit 1 if not
     Status(NetworkArgs),
-    /// Answer one call as the plugin tortie-cni: CNI_COMMAND and the configuration on stdin
+    /// Run one call of the plugin tortie-cni, with CNI_COMMAND in the environment and the configuration on
+    /// stdin
     Plugin,
 }
 
 /// Folders and file names of an installation.
 #[derive(Debug, Args)]
 pub(super) struct InstallArgs {
-    /// Folder of plugins
+    /// Folder for the plugins
     #[arg(long, value_name = "DIR", default_value = "/opt/cni/bin")]
     bin_dir: PathBuf,
-    /// Folder of configuration lists
+    /// Folder for configuration lists
     #[arg(long, value_name = "DIR", default_value = "/etc/cni/net.d")]
     conf_dir: PathBuf,
-    /// Name of the list; runtimes take the first one in order of names
+    /// File name of the list; runtimes use the first list in alphabetical order
     #[arg(long, value_name = "NAME", default_value = "10-tortie.conflist")]
     file: String,
     /// Install the plugins only
     #[arg(long)]
     no_conf: bool,
-    /// Link to this executable instead of copying it
+    /// Create links to this executable instead of copies
     #[arg(long)]
     link: bool,
-    /// Under the names calico and calico-ipam, too
+    /// Also under the names calico and calico-ipam
     #[arg(long)]
     calico_names: bool,
     /// Replace a list that another program wrote
@@ -60,22 +61,23 @@ pub(super) struct InstallArgs {
 /// Content of the network's configuration list.
 #[derive(Debug, Clone, Args)]
 pub(super) struct NetworkArgs {
-    /// Name of the network: the profile of its endpoints, and part of the handles of their addresses
+    /// Name of the network; also the profile of its endpoints, and part of the IPAM handles of their
+    /// addresses
     #[arg(long, value_name = "NAME", default_value = "tortie")]
     name: String,
-    /// Version of the list
+    /// CNI version of the list
     #[arg(long, value_name = "VERSION", default_value = "1.0.0", value_parser = version)]
     cni_version: Version,
-    /// Addresses of these families
+    /// Address families of a container
     #[arg(long, value_enum, value_name = "WHICH", default_value = "ipv4")]
     addresses: Families,
     /// MTU of the containers' interfaces, in octets [default: the kernel's]
     #[arg(long, value_name = "OCTETS")]
     mtu: Option<u32>,
-    /// What to do while no agent answers: wait, error (after 10 s) or continue [default: error]
+    /// Behaviour while no agent answers: wait, error (after 10 s) or continue [default: error]
     #[arg(long, value_name = "WORD", value_parser = ["wait", "error", "continue"])]
     agent_absent: Option<String>,
-    /// Where the plugins log: syslog, stderr, none or a file [default: syslog]
+    /// Log of the plugins: syslog, stderr, none or a file [default: syslog]
     #[arg(long, value_name = "WHERE")]
     log: Option<String>,
 }
@@ -86,7 +88,7 @@ enum Families {
     Ipv4,
     /// IPv6
     Ipv6,
-    /// One of each
+    /// One address of each family
     Both,
 }
 
@@ -117,7 +119,7 @@ pub(super) fn run(context: &Context, command: &CniCommand) -> Result<(), Failure
 fn network(context: &Context, args: &NetworkArgs) -> Result<Network, Failure> {
     if !cni::is_identifier(&args.name) {
         return Err(Failure::usage(
-            "--name: write letters, digits, `_`, `.` and `-`, a letter or digit first",
+            "--name: use letters, digits, `_`, `.` and `-`, and begin with a letter or digit",
         ));
     }
     let globals = &context.globals;
@@ -179,7 +181,9 @@ fn plugin_config(network: &Network, version: Version) -> Value {
 
 fn install(context: &Context, args: &InstallArgs) -> Result<(), Failure> {
     if args.file.contains('/') || !(args.file.ends_with(".conflist")) {
-        return Err(Failure::usage("--file: write a name that ends in .conflist; --conf-dir is the folder"));
+        return Err(Failure::usage(
+            "--file: give a file name that ends in .conflist, without a folder (--conf-dir has it)",
+        ));
     }
     let program = std::env::current_exe()
         .map_err(|error| Failure::new(Exit::Partial, "program", format!("this executable: {error}")))?;
@@ -240,6 +244,6 @@ fn status(context: &Context, args: &NetworkArgs) -> Result<(), Failure> {
         return super::store::say(context.globals.output, "containers can be added");
     }
     let error: Value = serde_json::from_slice(&answer.stdout).unwrap_or_default();
-    let msg = error.get("msg").and_then(Value::as_str).unwrap_or("the plugin says nothing");
+    let msg = error.get("msg").and_then(Value::as_str).unwrap_or("the plugin printed nothing");
     Err(Failure::new(Exit::No, "not-available", msg))
 }

@@ -17,8 +17,9 @@ use tortie_store::DataModel;
 /// Global flags, which every command accepts.
 #[derive(Debug, Clone, Args)]
 pub struct Globals {
-    /// Where the data model is: sqlite:PATH, etcd://HOST:PORT[,HOST:PORT...] or etcds://...; where neither this nor the
-    /// environment says so, what /etc/tortie/tortie.env says of the store, of its certificates and of --node counts
+    /// Store of the data model: sqlite:PATH, etcd://HOST:PORT[,HOST:PORT...] or etcds://...; without this
+    /// flag and its environment variable, the store, its certificates and --node are read from
+    /// /etc/tortie/tortie.env
     #[arg(
         long,
         global = true,
@@ -36,13 +37,13 @@ pub struct Globals {
     /// Client certificate for etcd (PEM)
     #[arg(long, global = true, env = "TORTIE_ETCD_CERT", value_name = "FILE", requires = "etcd_key")]
     pub etcd_cert: Option<PathBuf>,
-    /// Key of the client certificate (PEM)
+    /// Private key of the client certificate (PEM)
     #[arg(long, global = true, env = "TORTIE_ETCD_KEY", value_name = "FILE", requires = "etcd_cert")]
     pub etcd_key: Option<PathBuf>,
-    /// User of etcd
+    /// User name for etcd
     #[arg(long, global = true, env = "TORTIE_ETCD_USER", value_name = "NAME")]
     pub etcd_user: Option<String>,
-    /// File that holds the user's password
+    /// File with the password of the etcd user
     #[arg(
         long,
         global = true,
@@ -51,8 +52,8 @@ pub struct Globals {
         requires = "etcd_user"
     )]
     pub etcd_password_file: Option<PathBuf>,
-    /// The data model of the store: v1, v3 (Calico 3's, which is read and never written), or auto: any key below
-    /// /calico/resources/v3/ means v3
+    /// Data model of the store: v1, v3 (Calico 3: read, never written), or auto (v3 if there is a key below
+    /// /calico/resources/v3/)
     #[arg(long, global = true, env = "TORTIE_DATA_MODEL", value_name = "auto|v1|v3", default_value = "auto")]
     pub data_model: DataModel,
     /// This host's name in the data model [default: the host name]
@@ -67,16 +68,16 @@ pub struct Globals {
         default_value = "/run/tortie/tortie.sock"
     )]
     pub socket: PathBuf,
-    /// Form of the answer
+    /// Output format
     #[arg(short, long, global = true, value_enum, default_value = "table")]
     pub output: Format,
-    /// Print again at every change, as it is reported; and each 10 s, for ages and counters
+    /// Print again at every change, and every 10 s for ages and counters
     #[arg(short, long, global = true)]
     pub watch: bool,
-    /// Tables without their first line
+    /// Print tables without their header line
     #[arg(long, global = true)]
     pub no_headers: bool,
-    /// Colour words of state; the words stand there either way
+    /// Colour the words for states; the text is the same without colour
     #[arg(long, global = true, value_enum, value_name = "WHEN", default_value = "auto")]
     pub color: output::Color,
 }
@@ -110,13 +111,13 @@ pub(super) struct Context {
 /// Filters of commands that list routes.
 #[derive(Debug, Clone, Args)]
 pub(super) struct RouteFilter {
-    /// Exactly this prefix, or the longest match of an address
+    /// This exact prefix, or the longest match for an address
     #[arg(value_name = "PREFIX|ADDRESS", value_parser = prefix_or_address)]
     pub prefix: Option<String>,
-    /// All prefixes inside of this one
+    /// All prefixes within this one
     #[arg(long, value_name = "CIDR", conflicts_with = "prefix", value_parser = prefix)]
     pub within: Option<String>,
-    /// At most this many, as the table has them
+    /// At most this many, in the order of the table
     #[arg(long, value_name = "N")]
     pub max: Option<usize>,
 }

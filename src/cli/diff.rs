@@ -15,16 +15,16 @@ use crate::cli::explain::seconds;
 /// Arguments of `tortie diff`.
 #[derive(Debug, Clone, clap::Args)]
 pub(super) struct DiffCommand {
-    /// Only this
+    /// Compare only this
     #[arg(value_enum)]
     what: Option<What>,
-    /// At most this many lines of each
+    /// At most this many lines for each of them
     #[arg(long, value_name = "N", default_value_t = 100)]
     max: usize,
-    /// Compare everything and write what differs now; ends a hold
+    /// Compare everything and repair the differences now; ends a drift hold
     #[arg(long, conflicts_with = "hold")]
     repair: bool,
-    /// Leave what others change from now on as it is, for inspection: 30s, 10m, at most 1h; it ends by itself
+    /// Repair nothing that other processes change during this time, for inspection: 30s, 10m, at most 1h
     #[arg(long, value_name = "SPAN", value_parser = seconds)]
     hold: Option<u64>,
 }
@@ -37,7 +37,7 @@ enum What {
     Rules,
     /// Address sets of packet rules
     Sets,
-    /// BGP sessions of BIRD, of an agent that observes
+    /// BGP sessions of BIRD, while the agent observes
     Sessions,
 }
 
@@ -103,13 +103,13 @@ fn render(out: &mut String, diff: &Diff) {
         }
     }
     if diff.sections.iter().flat_map(|section| &section.lines).any(|line| line.hint.is_some()) {
-        let _ = writeln!(out, "The netlink port is a hint, often the sender's process: it proves nothing.");
+        let _ = writeln!(out, "The netlink port is only a hint: it often is the process id of the sender.");
     }
     for unseen in &diff.unseen {
         let _ = writeln!(out, "not looked at: {unseen}");
     }
     if let Some(lately) = &diff.lately {
-        let _ = writeln!(out, "lately   {}   [{}]", lately.text, lately.code);
+        let _ = writeln!(out, "recent   {}   [{}]", lately.text, lately.code);
     }
     if let Some(left) = diff.held_seconds {
         let _ = writeln!(out, "Repair is held for {} more; tortie diff --repair does it now.", span(left));
@@ -148,7 +148,7 @@ mod tests {
             hint: hint.map(str::to_owned),
             held: true,
         };
-        let hint = "deleted via netlink port 4471: no such process any more";
+        let hint = "deleted via netlink port 4471: the process has ended";
         let diff = Diff {
             sections: vec![
                 section("routes", vec![line("-", "10.244.5.0/26: missing", Some(12), Some(hint))]),
@@ -161,7 +161,7 @@ mod tests {
             lately: Some(Problem {
                 code: "foreign-changes".to_owned(),
                 subject: "kernel".to_owned(),
-                text: "1 changed by another process 12s ago and put right again, first: a route".to_owned(),
+                text: "1 changed by another process 12s ago and repaired, first: a route".to_owned(),
                 next: "tortie diff".to_owned(),
                 about: Subject::Host,
                 severity: Severity::Note,
@@ -169,16 +169,21 @@ mod tests {
         };
         let mut out = String::new();
         render(&mut out, &diff);
-        let expected = "\
-routes   1 differ, repair held   [drift]
-  -  10.244.5.0/26: missing   since 12s   (deleted via netlink port 4471: no such process any more)
+        let expected = "routes   1 differ, repair held   [drift]
+  -  10.244.5.0/26: missing   since 12s   \
+                        (deleted via netlink port 4471: the process has ended)
 sets     equal
-rules    1 differ, repair held   [drift]
+rules    1 \
+                        differ, repair held   [drift]
   ~  chain forward is changed
-The netlink port is a hint, often the sender's process: it proves nothing.
-lately   1 changed by another process 12s ago and put right again, first: a route   [foreign-changes]
-Repair is held for 9m00s more; tortie diff --repair does it now.
-last full compare of routes 38s ago
+The netlink port is \
+                        only a hint: it often is the process id of the sender.
+recent   1 changed by \
+                        another process 12s ago and repaired, first: a route   [foreign-changes]
+Repair is \
+                        held for 9m00s more; tortie diff --repair does it now.
+last full compare of routes \
+                        38s ago
 ";
         assert_eq!(out, expected);
     }

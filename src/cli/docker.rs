@@ -15,19 +15,19 @@ use tortie_kernel::Namespaces;
 /// Arguments of `tortie docker`: the agent's flags that begin with `--docker`, without that prefix.
 #[derive(Debug, Args)]
 pub(super) struct DockerCommand {
-    /// Serve the names calico and calico-ipam, too
+    /// Also serve the driver names calico and calico-ipam
     #[arg(long, env = "TORTIE_DOCKER_COMPAT")]
     compat: bool,
-    /// Folder of the sockets
+    /// Folder for the drivers' sockets
     #[arg(long, value_name = "DIR", env = "TORTIE_DOCKER_DIR", default_value = docker::PLUGINS)]
     dir: PathBuf,
-    /// dockerd's own socket, the source of names and labels
+    /// Socket of dockerd, from which names and labels of containers are read
     #[arg(long, value_name = "PATH", env = "TORTIE_DOCKER_API", default_value = docker::API)]
     api: PathBuf,
-    /// Labels of containers that begin so become labels of endpoints; `none` for no labels
+    /// Prefix of the container labels that become endpoint labels; `none` for no labels
     #[arg(long, value_name = "PREFIX", env = "TORTIE_DOCKER_LABELS", default_value = docker::LABEL_PREFIX)]
     labels: LabelSource,
-    /// Without an agent: wait, error (after 10 s) or continue
+    /// Behaviour while no agent answers: wait, error (after 10 s) or continue
     #[arg(long, value_name = "WHAT", default_value = "error")]
     agent_absent: AgentAbsent,
 }

@@ -14,6 +14,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use serde::Serialize;
+use tortie_config::counted;
 use tortie_config::key::{Key, prefix};
 use tortie_engine::ipam::{ExcludedPrefix, Exclusions, HostNetwork, IpamError, pool_overlap};
 use tortie_net::Cidr;
@@ -51,7 +52,7 @@ pub(super) async fn run(context: &Context) -> Result<(), Failure> {
     if report.failures == 0 {
         return Ok(());
     }
-    let text = format!("{} things will not work on this host", report.failures);
+    let text = format!("{} found on this host", counted(report.failures, "failure"));
     Err(Failure::new(Exit::No, "doctor", text))
 }
 
@@ -142,8 +143,7 @@ fn is_denied(found: &Result<(), IpamError>) -> bool {
 /// Prints one line per result, with the fix below a problem.
 pub(super) fn render(out: &mut String, report: &Report, wide: bool) {
     render_items(out, &report.items, wide);
-    let plural = |n: usize, word: &str| format!("{n} {word}{}", if n == 1 { "" } else { "s" });
-    let _ = write!(out, "{}, {}", plural(report.failures, "failure"), plural(report.warnings, "warning"));
+    let _ = write!(out, "{}, {}", counted(report.failures, "failure"), counted(report.warnings, "warning"));
     if report.not_tried > 0 {
         let _ = write!(out, ", {} not tried", report.not_tried);
     }

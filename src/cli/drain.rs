@@ -18,15 +18,15 @@ const LOOK: Duration = Duration::from_millis(100);
 /// Arguments of `tortie bgp drain`.
 #[derive(Debug, Args)]
 pub(super) struct Drain {
-    /// Session names, node names or addresses; none: all, also those to come
+    /// Session names, node names or addresses [default: all sessions, including future ones]
     peers: Vec<String>,
-    /// Announce as usual again
+    /// End the drain: announce routes as usual again
     #[arg(long, conflicts_with = "withdraw")]
     undo: bool,
-    /// When peers have taken the announcements, wait for --grace and withdraw all routes
+    /// When peers have received the announcements, wait for --grace, then withdraw all routes
     #[arg(long)]
     withdraw: bool,
-    /// Seconds between the announcements and the withdrawal, for networks beyond the peers to follow
+    /// Seconds between the announcements and the withdrawal, for networks behind the peers to converge
     #[arg(long, value_name = "SECONDS", default_value_t = 5, requires = "withdraw")]
     grace: u64,
     /// Seconds to wait for peers
@@ -72,9 +72,13 @@ pub(super) async fn run(client: &Client, format: Format, drain: &Drain) -> Resul
         return Ok(());
     }
     let text = format!(
-        "not every peer that is up has taken its routes within {} s{}",
+        "not every established peer has received its routes within {} s{}",
         drain.timeout,
-        if drain.withdraw { "; nothing was withdrawn that had not been announced first" } else { "" }
+        if drain.withdraw {
+            "; routes are withdrawn only after they were announced with GRACEFUL_SHUTDOWN"
+        } else {
+            ""
+        }
     );
     Err(Failure::new(Exit::TimedOut, "timeout", text))
 }
@@ -118,9 +122,9 @@ fn all_taken(report: &Report) -> bool {
 fn text(report: &Report) -> String {
     let rows = report.items.iter().map(|row| {
         let result = match row.result {
-            "taken" => "has taken it",
-            "down" => "session is down; it will get it when it comes up",
-            _ => "has not taken it yet",
+            "taken" => "has received all routes",
+            "down" => "session is down; the drain applies when it comes up",
+            _ => "has not received all routes yet",
         };
         vec![row.peer.clone(), row.name.clone(), row.advertised.to_string(), result.to_owned()]
     });

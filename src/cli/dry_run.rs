@@ -8,14 +8,15 @@ use super::failure::{Exit, Failure};
 use super::output;
 use crate::agent::OfflinePolicyView;
 use crate::api::policy::{BgpDryRun, ChainChange, DryRun, DryRunRequest, RouteDifference};
+use tortie_config::counted;
 use tortie_engine::model::watch_scope;
 
 /// Source of the answer to a dry run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum DryRunKind {
-    /// The agent: rules, sessions and routes of BGP, and the connections of now that would be refused
+    /// Ask the agent: rules, BGP sessions and routes, and current connections that would be denied
     Dataplane,
-    /// The store alone: rules, and BGP without what peers announce
+    /// From the store alone: rules, and BGP without the routes that peers announce
     Store,
 }
 
@@ -27,7 +28,8 @@ pub(super) async fn run(
     value: Option<Vec<u8>>,
 ) -> Result<(), Failure> {
     let value = value.map(|bytes| {
-        String::from_utf8(bytes).map_err(|_| Failure::usage("the value is no text: no dry run of it"))
+        String::from_utf8(bytes)
+            .map_err(|_| Failure::usage("the value is not text, so a dry run cannot parse it"))
     });
     let request = DryRunRequest { key: key.to_owned(), value: value.transpose()? };
     let globals = &context.globals;
@@ -46,7 +48,7 @@ pub(super) async fn run(
 fn render(out: &mut String, answer: &DryRun) {
     let what = match (answer.delete, answer.revision) {
         (true, Some(revision)) => format!("would be deleted (rev {revision})"),
-        (true, None) => "is not there".to_owned(),
+        (true, None) => "does not exist".to_owned(),
         (false, Some(revision)) => format!("would change (rev {revision})"),
         (false, None) => "would be new".to_owned(),
     };
@@ -55,12 +57,16 @@ fn render(out: &mut String, answer: &DryRun) {
         [] => String::new(),
         names => format!(": {}", names.join(", ")),
     };
-    let _ = writeln!(out, "  endpoints    {} of this host touched{names}", answer.endpoints.len());
+    let _ = writeln!(
+        out,
+        "  endpoints    {} of this host affected{names}",
+        counted(answer.endpoints.len(), "endpoint")
+    );
     for change in &answer.chains {
         lines(out, &format!("{} ({})", change.name, change.what), change);
     }
     for change in &answer.orders {
-        lines(out, &format!("the way of {}", change.name), change);
+        lines(out, &format!("policy order of {}", change.name), change);
     }
     for set in &answer.sets {
         let _ = writeln!(
@@ -76,10 +82,10 @@ fn render(out: &mut String, answer: &DryRun) {
         }
     }
     if answer.frame {
-        let _ = writeln!(out, "  frame        settings, pools or hosts that rules depend on");
+        let _ = writeln!(out, "  global       settings, pools or hosts that rules depend on");
     }
     if answer.endpoints.is_empty() && answer.chains.is_empty() && answer.sets.is_empty() && !answer.frame {
-        let _ = writeln!(out, "  rules        the same as now");
+        let _ = writeln!(out, "  rules        no change");
     }
     if let Some(bgp) = &answer.bgp {
         render_bgp(out, bgp);
@@ -87,7 +93,7 @@ fn render(out: &mut String, answer: &DryRun) {
     if let Some(connections) = &answer.connections {
         let _ = writeln!(
             out,
-            "  connections  {} of {} tracked are allowed and would be refused if they began then",
+            "  connections  {} of {} tracked are allowed now and would be denied as new connections",
             connections.refused, connections.tracked
         );
         for line in &connections.first {
@@ -122,7 +128,7 @@ fn render_bgp(out: &mut String, bgp: &BgpDryRun) {
         }
     }
     if *bgp == BgpDryRun::default() {
-        let _ = writeln!(out, "  BGP          the same sessions and routes as now");
+        let _ = writeln!(out, "  BGP          no change of sessions or routes");
     }
 }
 

@@ -17,13 +17,13 @@ use crate::api::status::List;
 pub(super) enum EndpointCommand {
     /// Workload and host endpoints of this host
     List {
-        /// Those of all hosts
+        /// Endpoints of all hosts
         #[arg(long)]
         all: bool,
         #[command(flatten)]
         source: Source,
     },
-    /// One endpoint with all that its packets pass
+    /// Show one endpoint with all rules that its packets pass
     Show {
         /// ORCHESTRATOR/WORKLOAD/ENDPOINT, the name of the container or pod, an id, the interface, an address or the full key
         name: String,
@@ -129,10 +129,10 @@ fn show(out: &mut String, detail: &EndpointDetail) {
         let _ = writeln!(out, "  {:<10} {outside} <-> {inside}", "nat");
     }
     for policy in &detail.unreadable_policies {
-        let _ = writeln!(out, "  {:<10} {policy} cannot be read, may be for it, and acts on nothing", "!");
+        let _ = writeln!(out, "  {:<10} {policy} cannot be parsed, might select it, and has no effect", "!");
     }
     if e.policies.is_none() {
-        let _ = writeln!(out, "  Its rules are made on {}: ask there.", e.host);
+        let _ = writeln!(out, "  Host {} programs its rules: run this command there.", e.host);
     }
     for direction in ["inbound", "outbound"] {
         let stages: Vec<&Stage> = detail.stages.iter().filter(|s| s.direction == direction).collect();
@@ -148,7 +148,7 @@ fn show(out: &mut String, detail: &EndpointDetail) {
             stage.chains.iter().for_each(|chain| rules(out, chain));
             let end = match (stage.kind.as_str(), stage.end.as_str()) {
                 ("tier", _) => "end of tier: deny",
-                ("profiles", _) => "no profile decided: deny",
+                ("profiles", _) => "no profile decides: deny",
                 (_, end) => end,
             };
             let _ = writeln!(out, "      {end}");

@@ -15,32 +15,37 @@ use crate::api::status::List;
 /// Subcommands of `tortie why`.
 #[derive(Debug, Subcommand)]
 pub(super) enum Why {
-    /// Why a session is up or not: who wants it, how the last one ended, attempts, the way there, what the other end says;
-    /// exit 1 when it is not established
+    /// Why a session is up or down: its configuration, the end of the last session, connection attempts, the
+    /// path, the status of the peer; exit 1 when it is not established
     Peer {
         /// Session name, node name or address
         name: String,
     },
-    /// Why a prefix is used or not, from the store to the kernel, and the peers that it is sent to; exit 1 when it is not in use
+    /// Why a prefix is used or not, from the store to the kernel, and which peers it is announced to; exit 1
+    /// when it is not in use
     Route {
         /// A prefix, or an address that stands for the prefix that covers it
         #[arg(value_name = "PREFIX|ADDRESS", value_parser = super::context::prefix_or_address)]
         prefix: String,
-        /// Why it is announced to this peer or not: each check of the live export, in order; exit 1 when it is not
+        /// Why it is announced to this peer or not: each export check in order, by the code that announces;
+        /// exit 1 when it is not
         #[arg(long, value_name = "PEER")]
         to: Option<String>,
     },
-    /// As `policy trace`, with the interfaces and routes that this host has now; exit 1 when it is denied
+    /// Like `policy trace`, with the interfaces and routes that this host has now; exit 1 when the packet is
+    /// denied
     Packet {
         #[command(flatten)]
         packet: trace::PacketArgs,
     },
-    /// Who holds an address, with endpoint, block, owner, routes and policy: `ipam show`, and what the agent knows
+    /// The holder of an address, with endpoint, block, owner, routes and policy: `ipam show` and the agent's
+    /// state
     Ip {
         /// The address
         address: std::net::IpAddr,
     },
-    /// Who is denied what now, and by which rule: at most ten packets a second and rule are counted
+    /// Packets that rules deny now, by source, destination and rule; at most ten per second and rule are
+    /// counted
     Drop {
         /// How far back: 30s, 10m, 2h or seconds
         #[arg(long, value_name = "SPAN", default_value = "10m", value_parser = seconds)]
@@ -56,10 +61,10 @@ pub(super) fn seconds(text: &str) -> Result<u64, String> {
         "m" => 60,
         "h" => 3_600,
         "d" => 86_400,
-        _ => return Err("write a number with s, m, h or d, such as 10m".to_owned()),
+        _ => return Err("write a number and s, m, h or d, such as 10m".to_owned()),
     };
     let number: u64 =
-        number.parse().map_err(|_| "write a number with s, m, h or d, such as 10m".to_owned())?;
+        number.parse().map_err(|_| "write a number and s, m, h or d, such as 10m".to_owned())?;
     Ok(number.saturating_mul(factor))
 }
 
@@ -109,8 +114,8 @@ fn drops(items: &[DropRow]) -> String {
     });
     let mut out = table(&["COUNT", "FIRST", "LAST", "FROM", "TO", "WHAT", "RULE"], rows.collect());
     out.push_str(match items {
-        [] => "no packet was dropped by rules in that time\n",
-        _ => "at most ten packets a second and rule are counted   [packets-denied]\n",
+        [] => "no rule dropped a packet in that time\n",
+        _ => "at most ten packets per second and rule are counted   [packets-denied]\n",
     });
     out
 }

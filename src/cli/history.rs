@@ -17,33 +17,33 @@ use crate::cli::explain::seconds;
 pub(super) struct History {
     #[command(subcommand)]
     of: Option<Of>,
-    /// Not longer ago than this: 30s, 10m, 2h, 1d or seconds
+    /// Only entries of this last span of time: 30s, 10m, 2h, 1d or seconds
     #[arg(long, global = true, value_name = "SPAN", value_parser = seconds)]
     since: Option<u64>,
-    /// At most this many, the newest
+    /// At most this many of the newest entries
     #[arg(long, global = true, value_name = "N", default_value_t = 1_000)]
     max: usize,
 }
 
 #[derive(Debug, Clone, Subcommand)]
 enum Of {
-    /// Of a session
+    /// Changes of a session
     Peer {
         /// Session name, node name or address
         name: String,
     },
-    /// Of a prefix, those inside of it and those around it
+    /// Changes of a prefix, of prefixes within it and of prefixes that cover it
     Route {
         /// A prefix or an address
         #[arg(value_name = "PREFIX|ADDRESS", value_parser = super::context::prefix_or_address)]
         prefix: String,
     },
-    /// Of an endpoint
+    /// Changes of an endpoint
     Endpoint {
         /// Any of its names
         name: String,
     },
-    /// Of a change, as logs and other entries name it
+    /// Entries of one change, by the change id in logs and other entries
     Change {
         /// Such as c-7f31
         id: String,
@@ -74,7 +74,7 @@ pub(super) async fn run(context: &Context, command: &History) -> Result<(), Fail
     })?;
     if list.items.is_empty() && context.globals.output.is_text() {
         eprintln!(
-            "tortie: nothing is recorded of that; the recorder begins with the agent and keeps the last 16,384 entries"
+            "tortie: no entry matches; the recorder starts with the agent and keeps the last 16,384 entries"
         );
     }
     Ok(())

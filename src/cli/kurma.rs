@@ -11,7 +11,7 @@ use crate::plugins::kurma::{self, Verb};
 /// Subcommands of `tortie kurma`: the verbs of Kurma's daemon.
 #[derive(Debug, Subcommand)]
 pub(super) enum KurmaCommand {
-    /// Prove that store and settings are right, and repair what is left over
+    /// Check the store and the settings, and clean up what is left over
     Setup,
     /// The same, and stay until a stop signal (Kurma's second generation)
     SetupWait,

@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use clap::Subcommand;
 use serde::Serialize;
+use tortie_config::counted;
 use tortie_topology::{Lab, LabError, Options, clab::Kind};
 
 use super::context::Context;
@@ -18,7 +19,7 @@ use super::output::{self, Format};
 /// Subcommands of `tortie lab`.
 #[derive(Debug, Subcommand)]
 pub(super) enum LabCommand {
-    /// Build the lab and start what it describes; it stays until `down`
+    /// Build the lab and start its nodes; they run until `down`
     Up {
         /// A containerlab topology (*.clab.yml)
         file: PathBuf,
@@ -163,10 +164,11 @@ fn up(format: Format, file: &Path) -> Result<(), Failure> {
         let file = file.display();
         let _ = writeln!(
             out,
-            "\nlab {} is up: {} nodes, {} links, {:.1} s.  tortie lab exec {file} NODE -- COMMAND   tortie lab down {file}",
+            "\nlab {} is up: {}, {}, {:.1} s.  tortie lab exec {file} NODE -- COMMAND   tortie lab down \
+             {file}",
             up.lab,
-            up.nodes.len(),
-            up.links,
+            counted(up.nodes.len(), "node"),
+            counted(up.links, "link"),
             begin.elapsed().as_secs_f64()
         );
     })

@@ -13,7 +13,7 @@ use crate::api::status::{ActionResult, LogLevelRequest};
 /// Subcommands of `tortie log`.
 #[derive(Debug, Subcommand)]
 pub(super) enum LogCommand {
-    /// Log a subject at another level for a while; then what the store says holds again
+    /// Change the log level of a subject for a limited time; then the level in the store applies again
     Level(LevelCommand),
 }
 
@@ -24,10 +24,10 @@ pub(super) struct LevelCommand {
     /// info, debug, trace
     #[arg(value_name = "SUBJECT:LEVEL", required_unless_present = "reset")]
     rule: Option<String>,
-    /// For how long: a number with s, m or h
+    /// Duration of the change: a number with s, m or h
     #[arg(long = "for", value_name = "TIME", default_value = "10m", value_parser = seconds)]
     lasts: u64,
-    /// End all levels that were asked for
+    /// End all temporary levels
     #[arg(long, conflicts_with_all = ["rule", "lasts"])]
     reset: bool,
 }
@@ -51,7 +51,7 @@ fn seconds(text: &str) -> Result<u64, String> {
         "h" => 3_600,
         _ => 1,
     };
-    let wrong = || format!("`{text}` is no time such as 90s, 10m or 2h");
+    let wrong = || format!("`{text}` is not a duration: write 90s, 10m or 2h");
     number.parse::<u64>().ok().and_then(|n| n.checked_mul(factor)).filter(|n| *n > 0).ok_or_else(wrong)
 }
 

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Command, CommandFactory};
 use clap_mangen::Man;
+use tortie_config::counted;
 
 use super::context::Context;
 use super::failure::{Exit, Failure};
@@ -13,7 +14,7 @@ use super::{Cli, output};
 /// Arguments of `tortie man`.
 #[derive(Debug, clap::Args)]
 pub(super) struct ManCommand {
-    /// A folder that gets one page for each command, such as /usr/share/man/man1; without it the first page is printed
+    /// Folder for one page per command, such as /usr/share/man/man1; without it the main page is printed
     #[arg(value_name = "DIR")]
     dir: Option<PathBuf>,
 }
@@ -29,7 +30,7 @@ pub(super) fn run(context: &Context, command: &ManCommand) -> Result<(), Failure
         let path = dir.join(format!("{name}.1"));
         std::fs::write(&path, text).map_err(|error| unwritten(&path, &error))?;
     }
-    super::store::say(context.globals.output, &format!("{} pages in {}", all.len(), dir.display()))
+    super::store::say(context.globals.output, &format!("{} in {}", counted(all.len(), "page"), dir.display()))
 }
 
 fn unwritten(path: &Path, error: &std::io::Error) -> Failure {

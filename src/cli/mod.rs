@@ -108,58 +108,61 @@ enum Command {
     /// Policies and profiles
     #[command(subcommand)]
     Policy(policy::PolicyCommand),
-    /// Why something is as it is
+    /// Explain the state of a session, a route, a packet or an address
     #[command(subcommand)]
     Why(explain::Why),
-    /// What happened: the last 16,384 changes with their reasons, and the last 4,096 prefixes one by one
+    /// Show recent changes: the last 16,384 with their reasons, and the last 16 of each of 4,096 prefixes
     History(history::History),
-    /// What happens, as it happens: one line an entry, with `-o json` one object a line
+    /// Follow changes live: one line per entry, with `-o json` one object per line
     Monitor(monitor::Monitor),
-    /// Sessions and what happens, on one live screen
+    /// Watch sessions and changes on one live screen
     Top,
-    /// How the kernel differs from what is wanted; exit 1 when it does
+    /// Show differences between the kernel and the desired state; exit 1 when there are any
     Diff(diff::DiffCommand),
-    /// Pools, blocks and addresses, straight on the store
+    /// Pools, blocks and addresses, directly in the store
     #[command(subcommand)]
     Ipam(ipam::IpamCommand),
-    /// The hosts of the store
+    /// Hosts in the store
     #[command(subcommand)]
     Node(node::NodeCommand),
-    /// Keys and values of the data model, straight on the store
+    /// Keys and values of the data model, directly in the store
     #[command(subcommand)]
     Store(store::StoreCommand),
-    /// The label selector language
+    /// Evaluate label selectors
     #[command(subcommand)]
     Selector(selector::SelectorCommand),
-    /// The CNI plugins: install them, and see whether they could work
+    /// Install and check the CNI plugins
     #[command(subcommand)]
     Cni(cni::CniCommand),
-    /// A network of hosts with a real router on this machine, shown working
+    /// Run a network of hosts with a real router on this machine, and check that it works
     Demo(demo::DemoCommand),
     /// Serve the Docker drivers without the agent's own flag --docker
     Docker(docker::DockerCommand),
-    /// Will it work on this host: tries what the agent needs, and names the fix of each problem; exit 1 when something will not work
+    /// Check that the agent can work on this host, and show the fix of each problem; exit 1 when a check
+    /// fails
     Doctor,
-    /// The agent's logs
+    /// Log levels of the agent
     #[command(subcommand)]
     Log(log::LogCommand),
-    /// One file to attach to a report: what agent, store, kernel and system know, without secrets
+    /// Write one file to attach to a report: the state of agent, store, kernel and system, without secrets
     Diags(diags::DiagsCommand),
-    /// Run the journal of `tortie diags` again: what the agent decided on each input, whether this version decides the same, and
-    /// the state at any time; exit 1 when it decides otherwise
+    /// Replay the journal of `tortie diags`: the agent's decisions on each input and its state at any time;
+    /// exit 1 when this version decides otherwise
     Replay(replay::ReplayCommand),
     /// Move this host from Calico's BIRD, confd and Felix to Tortie, and back
     #[command(subcommand)]
     Migrate(migrate::MigrateCommand),
-    /// Take away what the agent leaves on this host on purpose: routes, rules, files, and with --keys its keys in the store
+    /// Remove what the agent keeps on this host when it stops: routes, rules, files, and with --keys its keys
+    /// in the store
     Purge(purge::PurgeCommand),
     /// Labs of network namespaces from containerlab files
     #[command(subcommand)]
     Lab(lab::LabCommand),
-    /// Kurma's network plugin, as /opt/network/setup, add and del of its container; the configuration comes on stdin
+    /// Kurma's network plugin, as /opt/network/setup, add and del of its container, with the configuration on
+    /// stdin
     #[command(subcommand)]
     Kurma(kurma::KurmaCommand),
-    /// A script that completes commands, flags and names that are there now
+    /// Print a shell script that completes commands, flags and existing names
     Completion(complete::CompletionCommand),
     /// What the scripts of `completion` ask
     #[command(name = "__complete", hide = true)]
@@ -167,7 +170,7 @@ enum Command {
     /// The agent's helper, which enters network namespaces: its requests come on stdin
     #[command(name = crate::agent::NAMESPACE_HELPER, hide = true)]
     Namespaces,
-    /// What machines may rely on in an answer, as JSON Schema
+    /// Print the JSON Schema of the output of commands
     Schema(schema::SchemaCommand),
     /// Manual pages
     Man(man::ManCommand),

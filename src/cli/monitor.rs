@@ -16,7 +16,7 @@ use crate::api::status::Event;
 /// Arguments of `tortie monitor`: filters of events.
 #[derive(Debug, Clone, clap::Args)]
 pub(super) struct Monitor {
-    /// Only this [default: everything]
+    /// Only entries of this kind [default: all]
     #[arg(value_enum)]
     kind: Option<Kind>,
     #[command(flatten)]
@@ -26,10 +26,10 @@ pub(super) struct Monitor {
 /// Filters of events by their subject.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(super) struct About {
-    /// About this session: its name, the node's name or the address
+    /// Entries about this session: its name, the node's name or the address
     #[arg(long, value_name = "PEER")]
     peer: Option<String>,
-    /// About this prefix or address, those inside of it and those around it
+    /// Entries about this prefix or address, prefixes within it and prefixes that cover it
     #[arg(long, value_name = "PREFIX|ADDRESS", value_parser = super::context::prefix_or_address)]
     prefix: Option<String>,
 }
@@ -37,7 +37,7 @@ pub(super) struct About {
 /// Kind of events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Kind {
-    /// Sessions and what peers send
+    /// Sessions and UPDATEs of peers
     Bgp,
     /// Prefixes: originated, learned, in the kernel
     Route,
@@ -47,7 +47,7 @@ pub(super) enum Kind {
     Policy,
     /// Keys of the store
     Store,
-    /// What the kernel did
+    /// Requests to the kernel, and changes in it
     Kernel,
     /// The agent itself
     Agent,
@@ -120,11 +120,11 @@ pub(super) async fn run(context: &Context, command: &Monitor) -> Result<(), Fail
             _ = tokio::signal::ctrl_c() => return Ok(()),
         };
         let Some(event) = event else {
-            let text = "the agent has ended the stream: it stops, or this end was too slow";
+            let text = "the agent ended the stream: it is stopping, or this client was too slow";
             return Err(Failure::new(Exit::Unreachable, "ended", text));
         };
         if event.event == "reset" {
-            eprintln!("tortie: entries are missing here: this end was too slow");
+            eprintln!("tortie: entries are missing here: this client was too slow");
             continue;
         }
         output::write_out(&shown(format, &event.data)?)?;

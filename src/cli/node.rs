@@ -19,26 +19,26 @@ use tortie_store::{KeyValue, Snapshot};
 /// Subcommands of `tortie node`.
 #[derive(Debug, Subcommand)]
 pub(super) enum NodeCommand {
-    /// Every host that the store names
+    /// List the hosts in the store
     List,
-    /// One host with its agent, blocks and endpoints
+    /// Show one host with its agent, blocks and endpoints
     Show {
         /// The host's name in the data model
         name: String,
     },
-    /// The settings that are in force on a host, each with where it comes from
+    /// Show the settings in force on a host, and the source of each
     Settings {
         /// The host's name in the data model [default: this host]
         name: Option<String>,
-        /// Only those that are not as they are by default
+        /// Only settings that differ from their defaults
         #[arg(long)]
         changed: bool,
     },
-    /// Remove a host whole: endpoints, addresses, blocks, BGP, settings, status
+    /// Remove a host from the store: endpoints, addresses, blocks, BGP, settings, status
     Delete {
         /// The host's name in the data model
         name: String,
-        /// Also while its agent runs, which makes the host known again when it starts
+        /// Even while its agent runs, which registers the host again at its next start
         #[arg(long)]
         force: bool,
     },
@@ -135,7 +135,7 @@ pub(super) fn unknown(name: &str) -> Failure {
     Failure::new(
         Exit::No,
         "not-found",
-        format!("no key names a host {name}: `tortie node list` shows those that are known"),
+        format!("the store has no host {name}: `tortie node list` lists the hosts"),
     )
 }
 

@@ -9,6 +9,7 @@ use std::fmt::Write as _;
 use std::net::IpAddr;
 
 use serde::Serialize;
+use tortie_config::counted;
 use tortie_config::key::{BgpItem, FelixItem, Key, prefix};
 use tortie_net::Cidr;
 
@@ -164,7 +165,7 @@ fn peers_elsewhere(snapshot: &Snapshot, name: &str) -> Vec<String> {
 }
 
 pub(super) fn print_report(out: &mut String, removed: &Removed) {
-    let _ = writeln!(out, "{} is removed: {} keys deleted", removed.node, removed.keys);
+    let _ = writeln!(out, "{} is removed: {} deleted", removed.node, counted(removed.keys, "key"));
     let list = |out: &mut String, what: &str, items: Vec<String>| {
         if items.is_empty() {
             return;

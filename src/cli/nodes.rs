@@ -4,6 +4,7 @@
 use std::fmt::Write as _;
 
 use jiff::Timestamp;
+use tortie_config::counted;
 
 use super::context::Context;
 use super::failure::{Exit, Failure};
@@ -164,11 +165,11 @@ fn summary(out: &mut String, items: &[ClusterNode]) {
     let up = sum(|n| n.status.as_ref().map_or(0, |s| s.sessions.up));
     let all = sum(|n| n.status.as_ref().map_or(0, |s| s.sessions.of));
     for (node, form) in items.iter().filter_map(|n| Some((&n.name, n.status.as_ref()?.other_form()?))) {
-        let _ = writeln!(out, "\n{node} {form}: what it says more is in -o json");
+        let _ = writeln!(out, "\n{node} {form}: -o json has the rest of its status");
     }
     let _ = writeln!(
         out,
-        "\n{} nodes, {silent} silent; {up} of {all} sessions up, each counted on both sides",
-        items.len()
+        "\n{}, {silent} silent; {up} of {all} sessions up, each counted on both sides",
+        counted(items.len(), "node")
     );
 }

@@ -12,7 +12,7 @@ use tortie_engine::model::watch_scope;
 /// Source of the answer: the agent, or the store alone.
 #[derive(Debug, Clone, Copy, Default, clap::Args)]
 pub(super) struct Source {
-    /// Ask no agent: answer from the store alone
+    /// Answer from the store alone, without the agent
     #[arg(long)]
     pub(super) offline: bool,
 }

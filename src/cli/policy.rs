@@ -4,6 +4,7 @@
 use std::fmt::Write as _;
 
 use clap::Subcommand;
+use tortie_config::counted;
 
 use super::client::escape;
 use super::context::Context;
@@ -18,30 +19,30 @@ use crate::api::status::List;
 /// Subcommands of `tortie policy`.
 #[derive(Debug, Subcommand)]
 pub(super) enum PolicyCommand {
-    /// Policies in the order in which they act, and profiles: those that act on an endpoint of this host
+    /// List the policies in order of evaluation, and the profiles, that apply to an endpoint of this host
     List {
-        /// Those that act on no endpoint here, too
+        /// Also those that apply to no endpoint of this host
         #[arg(long)]
         all: bool,
         #[command(flatten)]
         source: Source,
     },
-    /// One policy or profile with its rules
+    /// Show one policy or profile with its rules
     Show {
         /// NAME, TIER/NAME, `profile NAME` or the full key
         name: String,
         #[command(flatten)]
         source: Source,
     },
-    /// What becomes of a packet, by the rules of every host that it meets; exit 1 when it is denied
+    /// Show the verdict on a packet by the rules of every host on its path; exit 1 when it is denied
     Trace {
         #[command(flatten)]
         packet: trace::PacketArgs,
-        /// What this host's kernel does with such packets now, rule by rule, next to what it should; needs root. Exit 1
-        /// also when the two differ, 5 when no such packet comes
+        /// Trace such a packet in this host's kernel, rule by rule, and compare the verdicts; needs root.
+        /// Exit 1 also when they differ, 5 when no such packet arrives
         #[arg(long, conflicts_with = "offline")]
         live: bool,
-        /// For how long to look, in seconds, 1 to 60 [default: 10]
+        /// Duration of the trace in seconds, 1 to 60 [default: 10]
         #[arg(long = "for", value_name = "SECONDS", requires = "live", value_parser = clap::value_parser!(u64).range(1..=60))]
         seconds: Option<u64>,
         #[command(flatten)]
@@ -137,23 +138,28 @@ fn show(out: &mut String, detail: &PolicyDetail) {
         [] => "no endpoint of this host".to_owned(),
         names => names.join(", "),
     };
-    let _ = writeln!(out, "  acts on    {on}");
+    let _ = writeln!(out, "  applies to {on}");
     if !p.problem.is_empty() {
         let _ = writeln!(out, "  problem    {}", p.problem);
     }
-    let counted = detail.counted.clone().unwrap_or_default();
-    for (direction, rules, counted) in [
-        ("inbound", &detail.inbound_rules, counted.inbound),
-        ("outbound", &detail.outbound_rules, counted.outbound),
+    let packets = detail.counted.clone().unwrap_or_default();
+    for (direction, rules, counts) in [
+        ("inbound", &detail.inbound_rules, packets.inbound),
+        ("outbound", &detail.outbound_rules, packets.outbound),
     ] {
         let _ = writeln!(out, "\n  {direction}");
         if rules.is_empty() {
             let _ = writeln!(out, "    no rules");
         }
         for (at, rule) in rules.iter().enumerate() {
-            let _ = match counted.get(at) {
+            let _ = match counts.get(at) {
                 Some(of) => {
-                    writeln!(out, "    {at:>2}  {rule}   ({} packets, {} bytes)", of.packets, of.bytes)
+                    writeln!(
+                        out,
+                        "    {at:>2}  {rule}   ({}, {})",
+                        counted(of.packets, "packet"),
+                        counted(of.bytes, "byte")
+                    )
                 }
                 None => writeln!(out, "    {at:>2}  {rule}"),
             };

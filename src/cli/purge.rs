@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use clap::Args;
 use serde::Serialize;
+use tortie_config::counted;
 use tortie_config::key::{Key, Scope, prefix};
 
 use super::context::Context;
@@ -30,16 +31,17 @@ const STORE: Duration = Duration::from_secs(3);
 /// Arguments of `tortie purge`.
 #[derive(Debug, Args)]
 pub(super) struct PurgeCommand {
-    /// This host's keys in the store, too: endpoints, addresses, blocks, BGP, settings, status (as `tortie node delete`)
+    /// Also this host's keys in the store: endpoints, addresses, blocks, BGP, settings, status (as `tortie
+    /// node delete`)
     #[arg(long)]
     keys: bool,
-    /// The SQLite store whole, with everything in it
+    /// The SQLite store with everything in it
     #[arg(long, conflicts_with = "keys")]
     store: bool,
-    /// Take nothing away: say what would go
+    /// Remove nothing; show what would be removed
     #[arg(long)]
     dry_run: bool,
-    /// Also while workloads of this host use the routes and rules, or the store says that its agent runs
+    /// Even while workloads of this host use the routes and rules, or the store says that its agent runs
     #[arg(long)]
     force: bool,
     /// The agent's settings: its route protocol, cache and folder of Docker's plugins
@@ -96,18 +98,16 @@ pub(super) async fn run(context: &Context, command: &PurgeCommand) -> Result<(),
     let sqlite = match context.globals.datastore.parse::<StoreUrl>()? {
         StoreUrl::Sqlite(path) => Some(path),
         StoreUrl::Etcd { .. } if command.store => {
-            return Err(Failure::usage(
-                "--store takes a SQLite store away, and this one is etcd: give --keys",
-            ));
+            return Err(Failure::usage("--store removes a SQLite store, and this one is etcd: give --keys"));
         }
         StoreUrl::Etcd { .. } => None,
     };
     let workloads = tortie_kernel::links_named(WORKLOADS).map_err(|error| refused(&error))?;
     if let (Some(first), false) = (workloads.first(), command.force || command.dry_run) {
         let text = format!(
-            "{} interfaces of workloads are here ({first}, ...), which have no routes and no rules any more after this: stop \
-             the workloads first, or give --force",
-            workloads.len()
+            "this host has {} ({first}, ...), whose routes and rules would be removed: stop the workloads \
+             first, or give --force",
+            counted(workloads.len(), "workload interface")
         );
         return Err(Failure::new(Exit::Refused, "workloads", text));
     }
@@ -178,7 +178,7 @@ async fn nobody_else_lives(context: &Context, node: &str, path: &Path) -> Result
     match found.into_iter().find(|kv| kv.key != own) {
         None => Ok(()),
         Some(kv) => {
-            let text = format!("another agent uses this store ({}): stop it first", kv.key);
+            let text = format!("another agent uses this store ({}): stop that agent first", kv.key);
             Err(Failure::new(Exit::Refused, "agent-lives", text))
         }
     }
@@ -237,7 +237,7 @@ fn remove(files: &[PathBuf], dry_run: bool) -> Result<Vec<PathBuf>, Failure> {
 fn stays(command: &PurgeCommand, sqlite: Option<&Path>, workloads: &[String]) -> Vec<String> {
     let mut stays = Vec::new();
     if !workloads.is_empty() {
-        stays.push(format!("{} interfaces of workloads, which their runtimes own", workloads.len()));
+        stays.push(format!("{}, which their runtimes own", counted(workloads.len(), "workload interface")));
     }
     match sqlite {
         Some(path) if !command.store => stays.push(format!("the store {} (--store)", path.display())),
@@ -248,7 +248,7 @@ fn stays(command: &PurgeCommand, sqlite: Option<&Path>, workloads: &[String]) ->
     if migrate::has_state(&command.state_dir) {
         stays.push(format!("what a move from Calico kept of it ({})", command.state_dir.display()));
     }
-    stays.push("settings below /etc/tortie (apt purge tortie)".to_owned());
+    stays.push("settings in /etc/tortie (apt purge tortie)".to_owned());
     stays.push("CNI plugins and their list (tortie cni install --uninstall)".to_owned());
     stays.push("sysctls such as net.ipv4.ip_forward, until the next boot".to_owned());
     stays
@@ -263,7 +263,7 @@ fn refused(error: &std::io::Error) -> Failure {
 }
 
 fn print_report(out: &mut String, report: &Report) {
-    let verb = if report.dry_run { "would lose" } else { "has lost" };
+    let verb = if report.dry_run { "would be cleared of" } else { "is cleared of" };
     let _ = writeln!(out, "{} {verb}:", report.node);
     let mut line = |what: &str, value: String| {
         let _ = writeln!(out, "  {what:<16} {value}");

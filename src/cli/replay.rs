@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use jiff::Timestamp;
+use tortie_config::counted;
 use tortie_net::Cidr;
 
 use super::context::Context;
@@ -26,10 +27,10 @@ pub(super) struct ReplayCommand {
     /// The archive of `tortie diags`, or the journal in it; - for standard input
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Run up to this time, RFC 3339 such as 2026-11-25T10:00:00Z, and show the state then
+    /// Replay up to this time (RFC 3339, such as 2026-11-25T10:00:00Z) and show the state then
     #[arg(long, value_name = "TIME", value_parser = time)]
     at: Option<Timestamp>,
-    /// Explain one thing of that state: route PREFIX, peer NAME or ip ADDRESS
+    /// Explain a part of that state: route PREFIX, peer NAME or ip ADDRESS
     #[arg(long, value_names = ["WHAT", "NAME"], num_args = 2)]
     why: Vec<String>,
     /// With --why route: whether it is announced to this peer
@@ -54,7 +55,7 @@ impl ReplayCommand {
             "ip" => {
                 Question::Address(name.parse().map_err(|error| Failure::usage(format!("{name}: {error}")))?)
             }
-            _ => return Err(Failure::usage(format!("--why {what}: it takes route, peer or ip"))),
+            _ => return Err(Failure::usage(format!("--why {what}: write route, peer or ip"))),
         };
         if self.to.is_some() && !matches!(question, Question::Route(..)) {
             return Err(Failure::usage("--to goes with --why route".to_owned()));
@@ -91,11 +92,16 @@ fn render(out: &mut String, report: &Replay) {
     let begin = if report.from_checkpoint { "a checkpoint" } else { "the start of the agent" };
     let _ = writeln!(
         out,
-        "journal of {}, recorded by tortie {}, run by {}\n{} inputs from {begin}, {} to {}",
-        report.node, report.recorded_by, report.run_by, report.inputs, report.from, report.to
+        "journal of {}, recorded by tortie {}, run by {}\n{} from {begin}, {} to {}",
+        report.node,
+        report.recorded_by,
+        report.run_by,
+        counted(report.inputs, "input"),
+        report.from,
+        report.to
     );
     if report.lost > 0 {
-        let _ = writeln!(out, "{} inputs before that were lost by the recorder", report.lost);
+        let _ = writeln!(out, "the recorder lost {}", counted(report.lost, "earlier input"));
     }
     let of = report.inputs;
     let verdict = match (report.different, report.worded_differently) {
@@ -125,7 +131,7 @@ fn render(out: &mut String, report: &Replay) {
     list(out, "intents", &report.intents);
     list(out, "decisions on the last input", &report.decisions);
     if report.problems.is_empty() {
-        let _ = writeln!(out, "no problem is known to the core");
+        let _ = writeln!(out, "the core reports no problem");
     } else {
         let lines: Vec<String> = report
             .problems

@@ -14,12 +14,12 @@ use crate::api::status::{KernelRouteRow, List, RouteGet};
 /// Subcommands of `tortie route`.
 #[derive(Debug, Subcommand)]
 pub(super) enum Route {
-    /// Own routes with their state in the kernel
+    /// List own routes with their state in the kernel
     List {
         #[command(flatten)]
         filter: RouteFilter,
     },
-    /// What happens to a packet for an address
+    /// Show what happens to a packet for an address
     Get {
         /// The address; a link-local one with its interface, `fe80::1%eth1` or `fe80::1%3`
         #[arg(value_parser = scoped_addr)]
@@ -126,7 +126,7 @@ fn explain(out: &mut String, got: &RouteGet) {
         Some(row) => {
             let _ = writeln!(
                 out,
-                "  wanted   {} {} {} ({}): {}{}",
+                "  desired  {} {} {} ({}): {}{}",
                 row.prefix,
                 row.kind,
                 row.via.join(" + "),
@@ -136,7 +136,7 @@ fn explain(out: &mut String, got: &RouteGet) {
             );
         }
         None => {
-            let _ = writeln!(out, "  wanted   nothing of ours");
+            let _ = writeln!(out, "  desired  no route of ours");
         }
     }
     let _ = writeln!(out, "  kernel   {}", got.kernel_lookup);

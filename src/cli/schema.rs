@@ -12,8 +12,8 @@ const DOCUMENT: &str = include_str!("../../docs/schema/v1.json");
 /// Arguments of `tortie schema`.
 #[derive(Debug, clap::Args)]
 pub(super) struct SchemaCommand {
-    /// Only this kind, as `kind` of an answer names it, or what this command answers, such as `bgp peers`; with what it
-    /// refers to. Without it all are printed
+    /// Only this `kind`, or the output of this command, such as `bgp peers`, with the definitions that it
+    /// refers to [default: all]
     #[arg(value_name = "KIND|COMMAND")]
     of: Vec<String>,
 }

@@ -18,14 +18,15 @@ use crate::api::policy::SelectorMatch;
 pub(super) enum SelectorCommand {
     /// Exit 0 when the expression matches the labels, 1 when not, 2 when it is invalid
     Eval {
-        /// Labels as a JSON object of texts
+        /// Labels as a JSON object of strings
         #[arg(long, value_name = "JSON", default_value = "{}")]
         labels: String,
         /// The selector expression
         #[arg(value_name = "EXPR", allow_hyphen_values = true)]
         expression: String,
     },
-    /// The endpoints of all hosts that the expression selects, and what its address set holds here; exit 1: none
+    /// List the endpoints of all hosts that the expression selects, and the members of its address set on
+    /// this host; exit 1 when there are none
     Match {
         /// The selector expression; `has(TAG)` for a tag
         #[arg(value_name = "EXPR", allow_hyphen_values = true)]
@@ -43,7 +44,7 @@ pub(super) fn run(context: &Context, command: &SelectorCommand) -> Result<(), Fa
         }
     };
     let labels: BTreeMap<String, String> = serde_json::from_str(labels).map_err(|e| {
-        Failure::usage(format!("--labels: {e}. Write a JSON object of texts such as {{\"role\":\"db\"}}"))
+        Failure::usage(format!("--labels: {e}. Write a JSON object of strings such as {{\"role\":\"db\"}}"))
     })?;
     let selector: Selector = expression.parse().map_err(|error: tortie_config::SelectorError| {
         let mark = format!("{}^", " ".repeat(error.column.saturating_sub(1)));

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use tortie_config::counted;
 
 use super::context::Context;
 use super::failure::{Exit, Failure};
@@ -14,7 +15,7 @@ use crate::api::status::Status;
 /// Arguments of `tortie status`.
 #[derive(Debug, clap::Args)]
 pub(super) struct StatusCommand {
-    /// Every host, from the status keys in the store; exit 6 when some are silent
+    /// Every host, from the status keys in the store; exit 6 when hosts have none
     #[arg(long)]
     pub(super) all_nodes: bool,
 }
@@ -45,7 +46,13 @@ pub(super) fn headline(s: &Status) -> String {
 /// Formats counts that are not zero or always shown.
 fn counts(all: &[(usize, &str, bool)]) -> String {
     let shown = all.iter().filter(|(n, _, always)| *always || *n > 0);
-    shown.map(|(n, what, _)| format!("{n} {what}")).collect::<Vec<_>>().join("   ")
+    shown
+        .map(|(n, what, _)| match what.strip_suffix('#') {
+            Some(noun) => counted(n, noun),
+            None => format!("{n} {what}"),
+        })
+        .collect::<Vec<_>>()
+        .join("   ")
 }
 
 fn named(map: &BTreeMap<String, u64>) -> String {
@@ -156,7 +163,7 @@ fn addresses(out: &mut String, s: &Status, wide: bool) {
         let _ = writeln!(out, "  IPAM       no pool");
     }
     for p in &s.pools {
-        let blocks = if p.blocks == 1 { "1 block".to_owned() } else { format!("{} blocks", p.blocks) };
+        let blocks = counted(p.blocks, "block");
         let _ = writeln!(
             out,
             "  {title:<10} {}: {blocks} here, {}/{} used, {} free, {} borrowed, {} suspect",
@@ -181,13 +188,13 @@ fn policy(out: &mut String, p: &PolicyStatus, wide: bool) {
         return;
     }
     let endpoints = counts(&[
-        (p.endpoints, "endpoints", true),
+        (p.endpoints, "endpoint#", true),
         (p.inactive, "inactive", false),
         (p.failed, "failed", false),
-        (p.policies, "policies", true),
-        (p.profiles, "profiles", true),
-        (p.rules, "rules", true),
-        (p.sets, "sets", true),
+        (p.policies, "policy#", true),
+        (p.profiles, "profile#", true),
+        (p.rules, "rule#", true),
+        (p.sets, "set#", true),
     ]);
     let _ = writeln!(
         out,
@@ -199,8 +206,12 @@ fn policy(out: &mut String, p: &PolicyStatus, wide: bool) {
     if let Some(t) = p.table.as_ref().filter(|t| wide || t.drifted > 0) {
         let _ = writeln!(
             out,
-            "             inet tortie: {} chains  {} rules  {} sets  {} elements   {} drifted",
-            t.chains, t.rules, t.sets, t.elements, t.drifted
+            "             inet tortie: {}  {}  {}  {}   {} drifted",
+            counted(t.chains, "chain"),
+            counted(t.rules, "rule"),
+            counted(t.sets, "set"),
+            counted(t.elements, "element"),
+            t.drifted
         );
     }
 }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use clap::Subcommand;
 use serde::Serialize;
+use tortie_config::counted;
 use tortie_config::key::{FelixItem, Key};
 
 use super::client::Client;
@@ -32,7 +33,7 @@ const ROOT: &str = "/calico/";
 pub(super) enum StoreCommand {
     /// List keys
     Ls {
-        /// Keys that begin so
+        /// Only keys with this prefix
         #[arg(default_value = ROOT)]
         prefix: String,
     },
@@ -50,10 +51,10 @@ pub(super) enum StoreCommand {
         /// Write the bytes as they are, unchecked
         #[arg(long)]
         raw: bool,
-        /// Write members, keys and settings that nobody reads here, too
+        /// Also write members, keys and settings that Tortie does not read
         #[arg(long)]
         allow_unknown: bool,
-        /// Write nothing: say which endpoints, rules and connections of this host it would touch
+        /// Write nothing; show the endpoints, rules and connections of this host that it would affect
         #[arg(long, value_name = "WHO", value_enum, conflicts_with = "raw")]
         dry_run: Option<DryRunKind>,
     },
@@ -61,48 +62,50 @@ pub(super) enum StoreCommand {
     Rm {
         /// The full key
         key: String,
-        /// Delete every key that begins so
+        /// Delete every key with this prefix
         #[arg(long)]
         prefix: bool,
-        /// Also blocks, affinities, handles and pools with addresses that endpoints have
+        /// Even blocks, affinities, handles and pools with addresses that endpoints use
         #[arg(long)]
         force: bool,
-        /// Delete nothing: say which endpoints, rules and connections of this host it would touch
+        /// Delete nothing; show the endpoints, rules and connections of this host that it would affect
         #[arg(long, value_name = "WHO", value_enum, conflicts_with = "prefix")]
         dry_run: Option<DryRunKind>,
     },
-    /// Print changes as they come
+    /// Print changes as they are committed
     Watch {
-        /// Keys that begin so
+        /// Only keys with this prefix
         #[arg(default_value = ROOT)]
         prefix: String,
     },
-    /// Write what a file holds: one JSON object {"<full key>": "<value as text>"}; {"base64": "<octets>"} and the values of the keys that
-    /// the member "unchecked" of an export lists are written as they are
+    /// Write the contents of a file: one JSON object {"<full key>": "<value as text>"}; {"base64":
+    /// "<octets>"} and the values of keys that the member "unchecked" of an export lists are written
+    /// unchecked
     Import {
         /// The file, or - for standard input
         file: PathBuf,
         /// Write the values as they are, unchecked
         #[arg(long)]
         raw: bool,
-        /// Write members, keys and settings that nobody reads here, too
+        /// Also write members, keys and settings that Tortie does not read
         #[arg(long)]
         allow_unknown: bool,
     },
-    /// Print everything, as it is at one revision, as one JSON object {"<full key>": "<value as text>"}; a value that is no text is
-    /// {"base64": "<octets>"}, and the member "unchecked" lists the keys whose values import would refuse
+    /// Print all keys at one revision as one JSON object {"<full key>": "<value as text>"}; a value that is
+    /// not text is {"base64": "<octets>"}, and the member "unchecked" lists the keys whose values import
+    /// would refuse
     Export {
-        /// Write *** in the place of passwords, tokens and keys
+        /// Replace passwords, tokens and keys by ***
         #[arg(long)]
         redact: bool,
-        /// Print what the agent keeps of the store on its disk, for a store that is lost or damaged: what this host follows, and the
-        /// handles of its addresses
+        /// Print the agent's copy on disk, for a store that is lost or damaged: the keys that this host
+        /// follows, and the handles of its addresses
         #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = CACHE_PATH)]
         cache: Option<PathBuf>,
     },
     /// Check every value; exit 1 when one cannot be read or is not supported
     Validate,
-    /// Tell the agent to take the store as it is, ending a freeze
+    /// Make the agent accept the store as it is, which ends a freeze
     Accept,
 }
 
@@ -217,7 +220,7 @@ pub(super) async fn run(context: &Context, command: &StoreCommand) -> Result<(),
                 Op::Delete { key: key.clone() }
             };
             let revision = committed(store.commit(Txn { ops: vec![op], ..Txn::default() }).await?)?;
-            say(format, &format!("{count} keys deleted at revision {revision}"))
+            say(format, &format!("{} deleted at revision {revision}", counted(count, "key")))
         }
         StoreCommand::Watch { prefix } => watch(&*open(globals, false).await?, prefix, format).await,
         StoreCommand::Import { file, raw, allow_unknown } => {
@@ -226,7 +229,7 @@ pub(super) async fn run(context: &Context, command: &StoreCommand) -> Result<(),
         StoreCommand::Export { redact, cache: Some(path) } => {
             let (entries, of) = store_export::of_cache(path)?;
             let count = store_export::print(&entries, *redact)?;
-            eprintln!("{count} keys of {of}");
+            eprintln!("{} of {of}", counted(count, "key"));
             Ok(())
         }
         StoreCommand::Export { redact, cache: None } => {
@@ -234,7 +237,7 @@ pub(super) async fn run(context: &Context, command: &StoreCommand) -> Result<(),
             let snapshot = store.list(&[ROOT.to_owned()]).await?;
             let count = store_export::print(&snapshot.entries, *redact)?;
             // The revision of a backup goes to stderr, so that stdout remains readable by `import`.
-            eprintln!("{count} keys of {} at revision {}", store.describe(), snapshot.revision);
+            eprintln!("{} of {} at revision {}", counted(count, "key"), store.describe(), snapshot.revision);
             Ok(())
         }
         StoreCommand::Validate => validate(globals).await,
@@ -259,7 +262,7 @@ fn committed(outcome: Outcome) -> Result<u64, Failure> {
         Outcome::Conflict => Err(Failure::new(
             Exit::Refused,
             "conflict",
-            "another process wrote in the same moment: run it again",
+            "another process wrote at the same moment: run the command again",
         )),
     }
 }
@@ -325,7 +328,7 @@ impl<'de> serde::Deserialize<'de> for Entries {
                 let mut entries = BTreeMap::new();
                 while let Some((key, value)) = map.next_entry::<String, serde_json::Value>()? {
                     if entries.contains_key(&key) {
-                        return Err(serde::de::Error::custom(format_args!("{key} is there twice")));
+                        return Err(serde::de::Error::custom(format_args!("{key} occurs twice")));
                     }
                     entries.insert(key, value);
                 }
@@ -363,7 +366,7 @@ async fn import(globals: &Globals, file: &Path, raw: bool, allow_unknown: bool) 
                     Some(value) if !is_of_the_moment(&key) => ops.push(Op::Put { key, value, lease: None }),
                     Some(_) => passed.push(key),
                     None => wrong.push(format!(
-                        "{key}: the value is no text; write JSON values as text, with escaped quotes"
+                        "{key}: the value is not text; write JSON values as text, with escaped quotes"
                     )),
                 }
                 continue;
@@ -389,8 +392,8 @@ async fn import(globals: &Globals, file: &Path, raw: bool, allow_unknown: bool) 
     if !wrong.is_empty() {
         let more = wrong.len().saturating_sub(20);
         let mut text = format!(
-            "{name}: {} values cannot be read; nothing was written (--raw writes them as they are)",
-            wrong.len()
+            "{name}: {} cannot be parsed; nothing was written (--raw writes them as they are)",
+            counted(wrong.len(), "value")
         );
         for line in wrong.iter().take(20) {
             let _ = write!(text, "\n  {line}");
@@ -403,8 +406,8 @@ async fn import(globals: &Globals, file: &Path, raw: bool, allow_unknown: bool) 
     refuse_unknown(strange, allow_unknown)?;
     if let Some(first) = passed.first() {
         eprintln!(
-            "warning: {} keys that agents write while they run are not written ({first})",
-            passed.len()
+            "warning: not imported: {} that running agents write ({first})",
+            counted(passed.len(), "key")
         );
     }
     let count = ops.len();
@@ -431,7 +434,11 @@ async fn import(globals: &Globals, file: &Path, raw: bool, allow_unknown: bool) 
     }
     say(
         globals.output,
-        &format!("{count} keys imported from {name} into {} at revision {revision}", store.describe()),
+        &format!(
+            "{} imported from {name} into {} at revision {revision}",
+            counted(count, "key"),
+            store.describe()
+        ),
     )
 }
 
@@ -446,7 +453,7 @@ fn refuse_unknown(found: Vec<String>, allowed: bool) -> Result<(), Failure> {
         Exit::Usage,
         "unknown",
         format!(
-            "{}{more}. Nothing was written (--allow-unknown writes it, for others that may read it)",
+            "{}{more}. Nothing was written (--allow-unknown writes it, for other programs that read it)",
             shown.join("\n  ")
         ),
     ))
@@ -478,7 +485,8 @@ async fn validate(globals: &Globals) -> Result<(), Failure> {
         }
         let _ = writeln!(
             out,
-            "{count} keys checked at revision {}: {} cannot be used",
+            "{} checked at revision {}: {} cannot be used",
+            counted(count, "key"),
             snapshot.revision,
             findings.len()
         );
@@ -511,7 +519,7 @@ async fn watch(store: &dyn Store, prefix: &str, format: Format) -> Result<(), Fa
                 return Err(Failure::new(
                     Exit::Partial,
                     "compacted",
-                    format!("history below revision {oldest} is gone: start the watch again"),
+                    format!("the history before revision {oldest} is gone: start the watch again"),
                 ));
             }
         }

@@ -62,7 +62,7 @@ pub(super) async fn run(context: &Context) -> Result<(), Failure> {
             _ = terminate.recv() => return Ok(()),
             () = &mut beat => continue,
             message = stream.next() => if !read_event(&mut events, message) {
-                return Err(Failure::new(Exit::Unreachable, "ended", "the agent has ended the stream"));
+                return Err(Failure::new(Exit::Unreachable, "ended", "the agent ended the stream"));
             },
         }
         // Further events within the pause are drawn together with the first.

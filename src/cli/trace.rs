@@ -10,25 +10,25 @@ use crate::api::policy::{Trace, TraceEnd, TraceHost, TraceQuery, TraceStep};
 /// Description of a packet to trace.
 #[derive(Debug, Clone, clap::Args)]
 pub(super) struct PacketArgs {
-    /// Where it comes from: an endpoint by any of its names, or an address
+    /// Source: an endpoint by any of its names, or an address
     #[arg(long, value_name = "NAME|ADDRESS")]
     from: String,
-    /// Where it goes
+    /// Destination: an endpoint by any of its names, or an address
     #[arg(long, value_name = "NAME|ADDRESS")]
     to: String,
     /// tcp, udp, icmp, icmpv6, sctp, udplite or a number
     #[arg(long, value_name = "PROTOCOL")]
     proto: String,
-    /// Its destination port
+    /// Destination port
     #[arg(long, value_name = "PORT")]
     dport: Option<u16>,
-    /// Its source port [default: 49152]
+    /// Source port [default: 49152]
     #[arg(long, value_name = "PORT", requires = "dport")]
     sport: Option<u16>,
-    /// Its ICMP type, and code [default: an echo request]
+    /// ICMP type, and code [default: an echo request]
     #[arg(long, value_name = "TYPE[/CODE]")]
     icmp: Option<String>,
-    /// A later packet of a connection that is known, not the first of a new one
+    /// A later packet of a tracked connection, not the first of a new one
     #[arg(long)]
     established: bool,
 }
@@ -79,7 +79,7 @@ pub(super) fn print(format: Format, trace: &Trace) -> Result<(), Failure> {
         [key, ..] => Err(Failure::new(
             Exit::Partial,
             "unreadable",
-            format!("{key} cannot be read, and may decide about this packet: see `tortie store validate`"),
+            format!("{key} cannot be parsed and may decide about this packet: see `tortie store validate`"),
         )),
     }
 }
@@ -102,7 +102,7 @@ fn render(out: &mut String, trace: &Trace) {
     if !trace.closest_changes.is_empty() {
         let _ = writeln!(
             out,
-            "\nClosest change (tried on a copy of the rules; a label may count elsewhere, too):"
+            "\nClosest change (tried on a copy of the rules; a label may affect other rules, too):"
         );
         for change in &trace.closest_changes {
             let _ = writeln!(out, "  {change}");

@@ -81,7 +81,7 @@ fn stopped_for(time: Duration) {
         let before = snapshots(&hosts, 1);
         hosts.cable(1, true);
         for host in [1, 2] {
-            hosts.until(host, "the store is back", is_connected);
+            hosts.until(host, "the store answers again", is_connected);
         }
         wanted[0].push(theirs);
         wanted[1].push(mine);
@@ -222,7 +222,7 @@ fn a_wiped_store_flushes_nothing_and_the_keys_return() {
     data.extend(with_block("10.244.2.64/26", "host2"));
     hosts.import(&data);
     for host in [1, 2] {
-        hosts.until(host, "goes on", not_frozen);
+        hosts.until(host, "continues", not_frozen);
     }
     hosts.until_routes(1, &[ROUTES_1, &["10.244.2.64/26"]].concat());
     hosts.until_routes(2, &[ROUTES_2, &["10.244.2.64/26 blackhole"]].concat());
@@ -250,7 +250,7 @@ fn an_empty_etcd_in_its_place_is_obeyed_only_when_accepted() {
 
     let accepted = hosts.tortie(2, &["store", "accept"]);
     assert!(accepted.status.success(), "{accepted:?}");
-    hosts.until(2, "goes on", not_frozen);
+    hosts.until(2, "continues", not_frozen);
     // Its network has no keys any more, and it registers as at a first start.
     hosts.until_routes(2, &[]);
     within(PATIENCE, "host2 is known", || match stdout(&hosts.store(&["ls", "/calico/v1/host/host2/"])) {
@@ -262,7 +262,7 @@ fn an_empty_etcd_in_its_place_is_obeyed_only_when_accepted() {
     assert!(hosts.routes(1).contains("10.244.1.0/26 blackhole"));
     // There is nothing to accept.
     let again = hosts.tortie(2, &["store", "accept"]);
-    assert!(stdout(&again).contains("nothing was frozen"), "{again:?}");
+    assert!(stdout(&again).contains("no freeze can be ended here"), "{again:?}");
 }
 
 #[test]
@@ -294,7 +294,7 @@ fn ready_is_obeyed() {
     unchanged.assert_unchanged(&hosts, "Ready is gone");
     let accepted = hosts.tortie(1, &["store", "accept"]);
     assert!(accepted.status.success(), "{accepted:?}");
-    hosts.until(1, "goes on", not_frozen);
+    hosts.until(1, "continues", not_frozen);
     unchanged.assert_unchanged(&hosts, "accepted");
 }
 
@@ -316,7 +316,7 @@ fn a_lost_sqlite_file_flushes_nothing() {
     hosts.import(&kept);
     let accepted = hosts.tortie(1, &["store", "accept"]);
     assert!(accepted.status.success(), "{accepted:?}");
-    hosts.until(1, "goes on", not_frozen);
+    hosts.until(1, "continues", not_frozen);
     unchanged.assert_unchanged(&hosts, "the same data in another file");
 }
 

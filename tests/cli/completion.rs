@@ -83,7 +83,7 @@ fn fish_completes() {
     };
     let peers = completed("tortie bgp pe");
     assert_eq!(peers.len(), 2, "{peers:?}");
-    assert!(peers.iter().any(|line| line == "peer\tOne session in full"), "{peers:?}");
+    assert!(peers.iter().any(|line| line == "peer\tShow one session in detail"), "{peers:?}");
     assert_eq!(completed("tortie completion z"), ["zsh"]);
     assert_eq!(completed("tortie bgp peers --output=y"), ["--output=yaml\tFor machines and people"]);
     assert!(completed("tortie ").len() > 20);

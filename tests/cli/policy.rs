@@ -90,7 +90,7 @@ fn answers(ask: impl Fn(&[&str]) -> CommandOutput) {
     let shown = text(&["endpoint", "show", "web"]);
     for line in [
         "cni/web/eth0   workload endpoint on h1   interface cali1   active",
-        "    tier default\n      policy web-in\n         0  allow tcp from (role == \"client\") to port 80,8000:8080\n         1  allow icmp\n      end of tier: deny\n    profiles\n      profile open\n         0  allow\n      no profile decided: deny",
+        "    tier default\n      policy web-in\n         0  allow tcp from (role == \"client\") to port 80,8000:8080\n         1  allow icmp\n      end of tier: deny\n    profiles\n      profile open\n         0  allow\n      no profile decides: deny",
     ] {
         assert!(shown.contains(line), "{line}\n---\n{shown}");
     }
@@ -99,7 +99,7 @@ fn answers(ask: impl Fn(&[&str]) -> CommandOutput) {
     let shown = text(&["endpoint", "show", "uplink"]);
     assert!(
         shown.contains(
-            "untracked\n      policy edge/web-in\n         0  deny tcp to port 8443\n      goes on"
+            "untracked\n      policy edge/web-in\n         0  deny tcp to port 8443\n      continues"
         ),
         "{shown}"
     );
@@ -108,7 +108,7 @@ fn answers(ask: impl Fn(&[&str]) -> CommandOutput) {
     assert!(code == Some(1) && err.contains("nobody") && err.contains("endpoint list --all"), "{err}");
     // Two endpoints of this host have the same id.
     let (code, _, err) = ask(&["endpoint", "show", "eth0"]);
-    assert!(code == Some(2) && err.contains(WEB) && err.contains("say which"), "{code:?} {err}");
+    assert!(code == Some(2) && err.contains(WEB) && err.contains("name one of them"), "{code:?} {err}");
 
     let list = lines(text(&["policy", "list"]));
     assert_eq!(
@@ -117,7 +117,8 @@ fn answers(ask: impl Fn(&[&str]) -> CommandOutput) {
             "KIND TIER NAME ORDER TYPES RULES IN/OUT ENDPOINTS SELECTOR PROBLEM",
             "policy default web-in 10 ingress 2/0 1 role == \"web\"",
             "policy edge web-in - ingress,egress,untracked 1/0 1 edge == \"yes\"",
-            "profile - gone - ingress,egress 0/0 1 - it has no rules: everything is denied where no policy decides",
+            "profile - gone - ingress,egress 0/0 1 - it has no rules: everything that no policy decides is \
+             denied",
             "profile - open - ingress,egress 1/1 2 -",
         ]
     );
@@ -126,14 +127,14 @@ fn answers(ask: impl Fn(&[&str]) -> CommandOutput) {
     let shown = text(&["policy", "show", "default/web-in"]);
     for line in [
         "policy web-in   tier default   order 10   ingress",
-        "acts on    cni/web/eth0",
+        "applies to cni/web/eth0",
         "     0  allow tcp from (role == \"client\") to port 80,8000:8080",
         "  outbound\n    no rules",
     ] {
         assert!(shown.contains(line), "{line}\n---\n{shown}");
     }
     assert_eq!(json(&["policy", "show", "profile open"])["tags"][0], "open");
-    assert!(text(&["policy", "show", "far-only"]).contains("acts on    no endpoint of this host"));
+    assert!(text(&["policy", "show", "far-only"]).contains("applies to no endpoint of this host"));
     let (code, _, err) = ask(&["policy", "show", "web-in"]);
     assert!(code == Some(2) && err.contains("policy edge/web-in"), "{code:?} {err}");
     traces(ask);
@@ -286,14 +287,14 @@ fn a_profile_that_cannot_be_read_denies_and_is_named() {
     let problems = status["problems"].as_array().unwrap();
     let problem = problems.iter().find(|p| p["code"] == "invalid-value").unwrap();
     assert!(
-        problem["text"].as_str().unwrap().contains("everything is denied where no policy decides"),
+        problem["text"].as_str().unwrap().contains("it denies everything that no policy before it decides"),
         "{problem}"
     );
-    assert!(stdout(&agent.run(&["endpoint", "show", "web"])).contains("its value cannot be read"));
+    assert!(stdout(&agent.run(&["endpoint", "show", "web"])).contains("its value cannot be parsed"));
     let output = agent.run(&["policy", "trace", "--from", "web", "--to", "192.0.2.9", "--proto", "icmp"]);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     assert!(
-        stdout(&output).contains("its value cannot be read: everything is denied   <- DENY"),
+        stdout(&output).contains("its value cannot be parsed: everything is denied   <- DENY"),
         "{output:?}"
     );
 }

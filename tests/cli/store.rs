@@ -62,8 +62,8 @@ fn urls_and_files_of_the_store() {
     };
     let path = file.display().to_string();
     for (number, named) in [
-        (2, ["has schema 2", "knows up to 1", "run the newer tortie"]),
-        (0, ["has schema 0", "no tortie wrote", "import an export"]),
+        (2, ["has schema 2", "supports up to 1", "run the newer version"]),
+        (0, ["has schema 0", "no version of tortie wrote", "import an export"]),
     ] {
         version(Some(number));
         for words in [
@@ -134,7 +134,7 @@ fn keys_and_values() {
     // Deleting a prefix requires `--prefix`.
     assert_eq!(store.run(&["store", "rm", "/calico/bgp/"]).status.code(), Some(1));
     let rm = store.run(&["store", "rm", "--prefix", "/calico/bgp/"]);
-    assert!(rm.status.success() && stdout(&rm).contains("1 keys deleted"), "{rm:?}");
+    assert!(rm.status.success() && stdout(&rm).contains("1 key deleted"), "{rm:?}");
     assert_eq!(store.export(), before);
 }
 
@@ -150,7 +150,7 @@ fn one_bad_value_keeps_a_whole_import_out() {
     import(&store.file("list.json", "[]"), &["list.json", shape]);
     import(&store.file("empty.json", ""), &["empty.json", shape]);
     let twice = r#"{"/calico/v1/Ready": "true", "/calico/v1/Ready": "false"}"#;
-    import(&store.file("twice.json", twice), &["twice.json", "/calico/v1/Ready is there twice", "line 1"]);
+    import(&store.file("twice.json", twice), &["twice.json", "/calico/v1/Ready occurs twice", "line 1"]);
     let mixed = r#"{
         "/calico/v1/Ready": "true",
         "/calico/bgp/v1/global/as_num": "many",

@@ -62,9 +62,9 @@ pub(super) enum Event {
 /// A fault that the demo injects to show a failed check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Fault {
-    /// The router is killed before its table is looked at
+    /// Kill the router before its table is read
     RouterStopped,
-    /// A route is deleted while its agent is stopped and cannot repair it
+    /// Delete a route while its agent is stopped and cannot repair it
     RouteDeleted,
 }
 

@@ -33,6 +33,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
+use tortie_config::counted;
 use tortie_topology::{Lab, Options, Sandbox};
 
 use self::checks::{Check, check};
@@ -54,16 +55,17 @@ const STATE_DIR: &str = "/run/tortie-demo";
 pub(super) struct DemoCommand {
     #[command(subcommand)]
     shell: Option<Shell>,
-    /// How many hosts, 2 to 20
+    /// Number of hosts, 2 to 20
     #[arg(long, value_name = "N", default_value = "3")]
     hosts: usize,
-    /// The router next to them [default: the first of bird, gobgp, frr, openbgpd that is here, else tortie]
+    /// Router next to the hosts [default: the first of bird, gobgp, frr, openbgpd that is installed, else
+    /// tortie]
     #[arg(long, value_enum)]
     router: Option<Router>,
     /// IPv6 in addition to IPv4
     #[arg(long)]
     v6: bool,
-    /// Only run the checks; exit 1 when one fails
+    /// Run the checks and exit; exit 1 when one fails
     #[arg(long)]
     assert: bool,
     /// Break something, so that its check fails
@@ -138,13 +140,13 @@ fn outside(context: &Context, command: &DemoCommand) -> Result<(), Failure> {
     let rootless = matches!(sandbox, Sandbox::Rootless { .. });
     let program = own_program()?;
     let router = choose(command.router, rootless, &program)?;
-    let progress = Progress::new(format.is_text());
-    let plural = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
+    let progress = Progress { people: format.is_text() };
+    let how = if rootless { "rootless; everything vanishes on exit" } else { "everything vanishes on exit" };
     progress.say(&format!(
-        "tortie demo: {}, 1 router ({}), {}",
-        plural(command.hosts, "host"),
+        "tortie demo: {}, 1 router ({}), {}          ({how})\n",
+        counted(command.hosts, "host"),
         router.name(),
-        plural(command.hosts, "workload")
+        counted(command.hosts, "workload")
     ));
     let rights = if rootless { "without root" } else { "as root" };
     progress.say(&format!("in network namespaces, {rights}; all of it is removed at the end\n"));
@@ -332,7 +334,7 @@ fn page_answers(page: SocketAddr) -> Check {
             quotes.push(format!("{} {}", word("/status/node"), word("/status/verdict")));
         }
         if quotes.is_empty() {
-            return Err(format!("http://{page}/v1/hosts lists nobody"));
+            return Err(format!("http://{page}/v1/hosts lists no host"));
         }
         Ok((begin.elapsed(), format!("http://{page}/v1/hosts: {}", quotes.join(", "))))
     })

@@ -26,6 +26,7 @@ use flate2::read::MultiGzDecoder;
 use flate2::write::GzEncoder;
 use http_body_util::BodyExt;
 use serde::Serialize;
+use tortie_config::counted;
 
 use super::client::Client;
 use super::context::Context;
@@ -48,14 +49,14 @@ const SETTINGS: [&str; 2] = ["/etc/tortie/tortie.toml", "/etc/tortie/tortie.env"
 const ASKED: [(&str, &str, &str); 13] = [
     ("status.json", "the verdict with all problems", "status"),
     ("peers.json", "BGP sessions", "bgp/peers"),
-    ("ranges.json", "ranges that sessions are taken from", "bgp/ranges"),
+    ("ranges.json", "ranges of dynamic peers", "bgp/ranges"),
     ("bgp-routes.json", "the BGP table, bounded", "bgp/routes?max={}"),
     ("routes.json", "kernel routes, bounded", "routes?max={}"),
     ("endpoints.json", "endpoints of this host", "endpoints"),
-    ("policies.json", "policies that act here", "policies"),
-    ("drops.json", "what rules dropped lately", "why/drop"),
-    ("diff.json", "how the kernel differs from what is wanted", "diff?max=1000"),
-    ("nodes.json", "all hosts, as they say they are", "nodes"),
+    ("policies.json", "policies that apply on this host", "policies"),
+    ("drops.json", "packets that rules dropped recently", "why/drop"),
+    ("diff.json", "differences between the kernel and the desired state", "diff?max=1000"),
+    ("nodes.json", "all hosts, from their status keys", "nodes"),
     ("pools.json", "pools", "ipam/pools"),
     ("blocks.json", "blocks", "ipam/blocks"),
     ("history.json", "the flight recorder: the last changes", "history?max=16384"),
@@ -64,7 +65,7 @@ const ASKED: [(&str, &str, &str); 13] = [
 /// Arguments of `tortie diags`.
 #[derive(Debug, Args)]
 pub(super) struct DiagsCommand {
-    /// Write here; - for standard output [default: tortie-diags-NODE-TIME.tar.gz in this folder]
+    /// Output file; - for standard output [default: tortie-diags-NODE-TIME.tar.gz in this folder]
     #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
     /// At most this many routes of each table
@@ -116,14 +117,14 @@ pub(super) async fn run(context: &Context, command: &DiagsCommand) -> Result<(),
     let examined = doctor::examine(context).await;
     let mut text = String::new();
     doctor::render(&mut text, &examined, true);
-    parts.push(Part::of("doctor.txt", "what `tortie doctor` says", Ok(text)));
+    parts.push(Part::of("doctor.txt", "output of `tortie doctor`", Ok(text)));
     parts.extend(from_tools().await);
     parts.extend(from_files());
     for part in &mut parts {
         part.text = redactor.clean(&bounded(&part.text));
         part.bytes = part.text.len();
     }
-    let mut page = Part::of("page.html", "the page with these answers, for a browser", page(&parts));
+    let mut page = Part::of("page.html", "the web page with this state, for a browser", page(&parts));
     page.bytes = page.text.len();
     parts.insert(0, page);
     let journal = journal(context, &redactor).await;
@@ -159,7 +160,7 @@ fn partial(agent_away: bool, store_away: bool) -> Result<(), Failure> {
     Err(Failure::new(
         Exit::Partial,
         "partial",
-        format!("{who} {verb}: the file has the rest; see index.txt in it"),
+        format!("{who} {verb}: the archive has the rest; its index.txt lists what is missing"),
     ))
 }
 
@@ -258,14 +259,14 @@ async fn from_store(context: &Context, redactor: &mut Redactor) -> Part {
         }
         serde_json::to_string_pretty(&map).map_err(|error| error.to_string())
     };
-    Part::of("store.json", "the store, as `tortie store export --redact` prints it", export.await)
+    Part::of("store.json", "the store: output of `tortie store export --redact`", export.await)
 }
 
 async fn from_tools() -> Vec<Part> {
     let asked: [(&str, &str, &[&str]); 12] = [
         (
             "kernel/rules.txt",
-            "our packet rules, as nft reads them",
+            "our packet rules, as nft lists them",
             &["nft", "list", "table", "inet", "tortie"],
         ),
         ("kernel/routes.txt", "our routes", &["ip", "route", "show", "table", "all", "proto", "179"]),
@@ -280,7 +281,7 @@ async fn from_tools() -> Vec<Part> {
         ("kernel/links.txt", "interfaces with counters", &["ip", "-d", "-s", "link", "show"]),
         ("kernel/addresses.txt", "addresses", &["ip", "address", "show"]),
         ("kernel/neighbours.txt", "neighbours", &["ip", "neighbour", "show"]),
-        ("kernel/listeners.txt", "who listens", &["ss", "-lntup"]),
+        ("kernel/listeners.txt", "listening sockets", &["ss", "-lntup"]),
         ("log/unit.txt", "the service", &["systemctl", "status", "--no-pager", "-l", "tortie"]),
         (
             "log/journal.txt",
@@ -298,7 +299,7 @@ async fn from_tools() -> Vec<Part> {
 /// Returns the output of a tool. `systemctl status` exits with 3 for a unit that does not run, but its output
 /// is still useful.
 async fn tool(words: &[&str]) -> Result<String, String> {
-    let Some((program, arguments)) = words.split_first() else { return Err("nothing to run".to_owned()) };
+    let Some((program, arguments)) = words.split_first() else { return Err("no command given".to_owned()) };
     let mut command = tokio::process::Command::new(program);
     command.args(arguments).stdin(Stdio::null()).kill_on_drop(true);
     match tokio::time::timeout(TOOL, command.output()).await {
@@ -354,7 +355,7 @@ fn from_files() -> Vec<Part> {
     );
     versions.push_str(&fs::read_to_string("/etc/os-release").unwrap_or_default());
     let mut parts = vec![
-        Part::of("sysctls.txt", "sysctls that matter to routing", Ok(sysctls)),
+        Part::of("sysctls.txt", "sysctls that affect routing", Ok(sysctls)),
         Part::of("versions.txt", "program, kernel, distribution", Ok(versions)),
         Part::of("kernel/snmp.txt", "the network's counters", read("/proc/net/netstat")),
     ];
@@ -370,7 +371,7 @@ fn bounded(text: &str) -> String {
         return text.to_owned();
     }
     let from = (text.len() - MOST..text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(text.len());
-    format!("(the first {from} octets are left out)\n{}", text.get(from..).unwrap_or_default())
+    format!("(the first {from} octets are omitted)\n{}", text.get(from..).unwrap_or_default())
 }
 
 fn index(node: &str, time: &str, parts: &[Part]) -> String {
@@ -392,7 +393,8 @@ fn index(node: &str, time: &str, parts: &[Part]) -> String {
 
 fn render(out: &mut String, report: &Report) {
     let have = report.parts.iter().filter(|part| part.missing.is_none()).count();
-    let _ = writeln!(out, "{}: {have} files, without secrets; index.txt says what is in it", report.file);
+    let _ =
+        writeln!(out, "{}: {}, without secrets; index.txt lists them", report.file, counted(have, "file"));
     for part in report.parts.iter().filter(|part| part.missing.is_some()) {
         let _ = writeln!(out, "  missing: {}: {}", part.name, part.missing.as_deref().unwrap_or_default());
     }

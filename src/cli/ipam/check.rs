@@ -15,6 +15,7 @@ use crate::api::status::API_VERSION;
 use crate::cli::context::Context;
 use crate::cli::failure::{Exit, Failure};
 use crate::cli::output::{self, table};
+use tortie_config::counted;
 use tortie_engine::ipam::Keyspace;
 use tortie_engine::ipam::check::{Evidence, Finding, IpamState, Kind, Repair, RepairOutcome, findings};
 use tortie_kernel::Namespaces;
@@ -26,7 +27,7 @@ const RECHECK_DELAY: Duration = Duration::from_secs(1);
 /// Arguments of `tortie ipam check`.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct CheckArgs {
-    /// Compare the store with itself only, not with the kernel of this host
+    /// Check the store alone, without the kernel of this host
     #[arg(long)]
     store_only: bool,
 }
@@ -83,7 +84,7 @@ async fn check_once(context: &Context, store: &dyn Store, kernel: bool) -> Resul
         // This data model keeps holders of addresses in objects that are not read here, so every address
         // would be reported as leaked.
         found.clear();
-        blind.insert(0, format!("nothing is judged: {}", calico_3_refusal()));
+        blind.insert(0, format!("no check is made: {}", calico_3_refusal()));
     }
     Ok(Report {
         api_version: API_VERSION.to_owned(),
@@ -116,7 +117,7 @@ pub(super) async fn run(context: &Context, args: &CheckArgs) -> Result<(), Failu
         return Err(Failure::new(
             Exit::Partial,
             "blind",
-            "nothing was found, but not everything could be looked at; --store-only does not look at the kernel",
+            "no problem was found, but not everything could be checked; --store-only leaves the kernel out",
         ));
     }
     Ok(())
@@ -132,14 +133,18 @@ fn print_report(out: &mut String, report: &Report, wide: bool) {
     let kernel = report.node.as_ref().map_or_else(String::new, |node| format!(", and the kernel of {node}"));
     let _ = writeln!(
         out,
-        "checked {} blocks, {} addresses, {} handles, {} endpoints at store revision {}{kernel}",
-        report.blocks, report.addresses, report.handles, report.endpoints, report.revision
+        "checked {}, {}, {}, {} at store revision {}{kernel}",
+        counted(report.blocks, "block"),
+        counted(report.addresses, "address"),
+        counted(report.handles, "handle"),
+        counted(report.endpoints, "endpoint"),
+        report.revision
     );
     for text in &report.blind {
         let _ = writeln!(out, "not looked at: {text}");
     }
     if report.findings.is_empty() {
-        let _ = writeln!(out, "nothing is wrong");
+        let _ = writeln!(out, "no problem found");
         return;
     }
     let rows = report.findings.iter().map(|f| {
@@ -162,9 +167,9 @@ fn print_report(out: &mut String, report: &Report, wide: bool) {
     let kinds: Vec<String> = kinds.iter().map(|(kind, n)| format!("{n} {kind}")).collect();
     let fixable = report.findings.iter().any(|finding| finding.fix.is_some());
     let next = if fixable {
-        "tortie ipam release --from-check repairs what can be repaired, if it is unchanged"
+        "tortie ipam release --from-check repairs what is still the same"
     } else {
-        "none of it can be repaired without a person's decision"
+        "nothing of this can be repaired automatically: an operator has to decide"
     };
     let _ = writeln!(out, "{}. {next}", kinds.join(", "));
 }
@@ -175,7 +180,7 @@ fn fix(fix: &Repair) -> &'static str {
         Repair::Release { .. } => "release",
         Repair::Handle { .. } => "correct the handle",
         Repair::Affinity { .. } => "correct the affinity",
-        Repair::ClearOwner { .. } => "give the block up",
+        Repair::ClearOwner { .. } => "release the block",
     }
 }
 
@@ -220,12 +225,12 @@ pub(super) async fn repair(context: &Context, file: Option<&Path>) -> Result<(),
         .collect();
     output::print(context.globals.output, &outcomes, |out, _| {
         if outcomes.is_empty() {
-            out.push_str("nothing was found, nothing was done\n");
+            out.push_str("no problems were found, and nothing was changed\n");
             return;
         }
         let rows = outcomes.iter().map(|o| {
             let result = match (o.result, &o.error) {
-                ("changed", _) => "changed since: left alone".to_owned(),
+                ("changed", _) => "changed since: skipped".to_owned(),
                 ("by-hand", _) => "by hand".to_owned(),
                 ("failed", Some(why)) => format!("failed: {why}"),
                 (word, _) => word.to_owned(),
@@ -249,10 +254,13 @@ pub(super) async fn repair(context: &Context, file: Option<&Path>) -> Result<(),
 fn read(file: &Path) -> Result<Vec<Finding>, Failure> {
     let bytes = crate::cli::store::read(file)?;
     let name = if file == Path::new("-") { "standard input".to_owned() } else { file.display().to_string() };
-    let wrong =
-        |why: String| Failure::usage(format!("{name}: {why}; give what `tortie ipam check -o json` printed"));
+    let wrong = |why: String| {
+        Failure::usage(format!("{name}: {why}; give the output of `tortie ipam check -o json`"))
+    };
     let mut report: Value = serde_json::from_slice(&bytes).map_err(|error| wrong(error.to_string()))?;
-    let found =
-        report.get_mut("findings").map(Value::take).ok_or_else(|| wrong("no findings in it".to_owned()))?;
+    let found = report
+        .get_mut("findings")
+        .map(Value::take)
+        .ok_or_else(|| wrong("the member `findings` is missing".to_owned()))?;
     serde_json::from_value(found).map_err(|error| wrong(format!("findings: {error}")))
 }

@@ -47,8 +47,8 @@ pub(in crate::cli) fn refuse(used: &[UsedAddress], kept: &str) -> Result<(), Fai
         Exit::Refused,
         "in-use",
         format!(
-            "in use: {}{more}; {kept}. Remove the container, or the endpoint with `tortie store rm`; --force frees an address that \
-             the next container may then get, too",
+            "in use: {}{more}; {kept}. Remove the container, or the endpoint with `tortie store rm`; with \
+             --force another container may get an address that is still in use",
             list.join(", ")
         ),
     ))

@@ -15,6 +15,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use serde_json::{Map, Value};
+use tortie_config::counted;
 use tortie_config::key::IpFamily;
 use tortie_net::Cidr;
 
@@ -32,74 +33,76 @@ pub(super) use show::why as why_ip;
 /// Subcommands of `tortie ipam`.
 #[derive(Debug, Subcommand)]
 pub(super) enum IpamCommand {
-    /// Pools with what is used of them
+    /// List pools and their usage
     Pools,
-    /// Make, change or remove a pool
+    /// Create, change or remove a pool
     #[command(subcommand)]
     Pool(pools::PoolCommand),
-    /// Blocks with their owners and what is used of them, fullest first
+    /// List blocks with owner and usage, fullest first
     Blocks {
-        /// Only those of this pool
+        /// Only blocks of this pool
         #[arg(long, value_name = "CIDR")]
         pool: Option<Cidr>,
-        /// Only those that this host owns
+        /// Only blocks that this host owns
         #[arg(long, value_name = "HOST")]
         owner: Option<String>,
     },
-    /// Who holds an address, with endpoint, block, owner and routes; or all addresses of a block
+    /// Show the holder of an address, with endpoint, block, owner and routes; or all addresses of a block
     Show {
         /// An address, or a block as ADDRESS/LENGTH
         #[arg(value_name = "ADDRESS|BLOCK")]
         what: Cidr,
     },
-    /// Allocate addresses to the host of --node and print them, one a line
+    /// Allocate addresses to the host of --node and print them, one per line
     Assign(AssignArgs),
-    /// Release addresses; refused while endpoints have them
+    /// Release addresses; refused while endpoints use them
     Release(ReleaseArgs),
-    /// Make a block the own one of the host of --node
+    /// Claim a block for the host of --node
     Claim {
-        /// The block, or a prefix that holds whole blocks of a pool
+        /// The block, or a prefix that contains whole blocks of a pool
         #[arg(value_name = "CIDR")]
         block: Cidr,
     },
-    /// Take a block from the host of --node; an empty one is deleted. Refused while endpoints have addresses of it
+    /// Release the claim of the host of --node on a block; an empty block is deleted. Refused while endpoints
+    /// use its addresses
     Unclaim {
-        /// The block, or a prefix that holds whole blocks
+        /// The block, or a prefix that contains whole blocks
         #[arg(value_name = "CIDR")]
         block: Cidr,
-        /// Also while endpoints have addresses of it
+        /// Even while endpoints use its addresses
         #[arg(long)]
         force: bool,
     },
-    /// Print or change how addresses are given out
+    /// Show or change how addresses are allocated
     Configure(ConfigureArgs),
-    /// Compare store, kernel and network namespaces: leaked, unaccounted, duplicate and ownerless addresses; exit 1 when
-    /// there are any
+    /// Compare store, kernel and network namespaces for leaked, unaccounted, duplicate and ownerless
+    /// addresses; exit 1 when there are any
     Check(check::CheckArgs),
 }
 
 /// Arguments of `tortie ipam assign`.
 #[derive(Debug, Args)]
 pub(super) struct AssignArgs {
-    /// This many IPv4 addresses [default: 1, when nothing else is asked for]
+    /// Number of IPv4 addresses [default: 1 if nothing else is requested]
     #[arg(long, value_name = "K")]
     num4: Option<u32>,
-    /// This many IPv6 addresses
+    /// Number of IPv6 addresses
     #[arg(long, value_name = "K")]
     num6: Option<u32>,
     /// This address; may be repeated
     #[arg(long, value_name = "ADDRESS")]
     ip: Vec<IpAddr>,
-    /// What releases them all later
+    /// Handle under which they are released together later
     #[arg(long, value_name = "HANDLE")]
     handle: Option<String>,
-    /// Remembered with each address (node and timestamp are by themselves); may be repeated
+    /// Attribute stored with each address (node and timestamp are added by themselves); may be repeated
     #[arg(long, value_name = "NAME=VALUE", value_parser = attribute)]
     attr: Vec<(String, String)>,
     /// Only from this pool; may be repeated
     #[arg(long, value_name = "CIDR")]
     pool: Vec<Cidr>,
-    /// Keep the address without an endpoint: `ipam check` and the collector leave it (attribute `type` = `reserved`)
+    /// Keep the address although no endpoint has it: `ipam check` and the garbage collection skip it
+    /// (attribute `type` = `reserved`)
     #[arg(long)]
     reserve: bool,
 }
@@ -114,10 +117,11 @@ pub(super) struct ReleaseArgs {
     /// Every address of this handle
     #[arg(long, value_name = "HANDLE")]
     handle: Option<String>,
-    /// What `tortie ipam check -o json` found, as far as it is still so; without a file the check is made now
+    /// Repair the findings of `tortie ipam check -o json` that still hold; without a file the check is made
+    /// now
     #[arg(long, value_name = "FILE|-")]
     from_check: Option<Option<PathBuf>>,
-    /// Also while endpoints have them: the next container may get the same address
+    /// Even while endpoints use them: another container may then get the same address
     #[arg(long, conflicts_with = "from_check")]
     force: bool,
 }
@@ -125,13 +129,13 @@ pub(super) struct ReleaseArgs {
 /// Arguments of `tortie ipam configure`; without any the settings are printed.
 #[derive(Debug, Args)]
 pub(super) struct ConfigureArgs {
-    /// No host takes addresses from another host's block
+    /// No host borrows addresses from another host's block
     #[arg(long, value_name = "BOOL")]
     strict_affinity: Option<bool>,
-    /// Hosts claim blocks by themselves
+    /// Hosts claim blocks when they need them
     #[arg(long, value_name = "BOOL")]
     auto_allocate: Option<bool>,
-    /// Most blocks of one family that a host may own; 0: no limit
+    /// Maximum number of blocks per host and address family; 0: no limit
     #[arg(long, value_name = "N")]
     max_blocks_per_host: Option<u32>,
 }
@@ -237,8 +241,9 @@ async fn assign(context: &Context, args: &AssignArgs) -> Result<(), Failure> {
             args.pool.iter().copied().filter(|pool| IpFamily::of_cidr(pool) == family).collect::<Vec<_>>();
         if pools.is_empty() && !args.pool.is_empty() {
             return Err(Failure::usage(format!(
-                "no --pool is of IP{}, but {count} such addresses are asked for",
-                family.as_str()
+                "no --pool is of IP{}, but {} of it requested",
+                family.as_str(),
+                counted(count, "address")
             )));
         }
         addresses.push(AddressRequest::Any { family, count, pools });
@@ -246,10 +251,10 @@ async fn assign(context: &Context, args: &AssignArgs) -> Result<(), Failure> {
     if let Some(addr) =
         args.ip.iter().find(|addr| !args.pool.is_empty() && !args.pool.iter().any(|p| p.contains(**addr)))
     {
-        return Err(Failure::usage(format!("--ip {addr} lies in none of the pools of --pool")));
+        return Err(Failure::usage(format!("--ip {addr} is in none of the pools of --pool")));
     }
     if addresses.is_empty() {
-        return Err(Failure::usage("nothing is asked for: give --num4, --num6 or --ip"));
+        return Err(Failure::usage("nothing is requested: give --num4, --num6 or --ip"));
     }
     let mut attributes: Map<String, Value> = Map::new();
     attributes.insert("node".to_owned(), host.clone().into());
@@ -270,7 +275,8 @@ async fn assign(context: &Context, args: &AssignArgs) -> Result<(), Failure> {
     let given = allocate(&ipam, request, None).await.map_err(failed)?;
     if !has_handle {
         eprintln!(
-            "note: no handle was given, so only `tortie ipam release --ip` finds these addresses again; ask with --handle NAME"
+            "note: no handle was given, so these addresses can only be released one by one (tortie ipam \
+             release --ip); --handle NAME gives them one"
         );
     }
     let given: Vec<AllocatedAddress> = given
@@ -312,8 +318,8 @@ async fn release(context: &Context, args: &ReleaseArgs) -> Result<(), Failure> {
                 Exit::No,
                 "not-found",
                 format!(
-                    "nothing is allocated to the handle {handle}: nothing was released; `tortie ipam show ADDRESS -o wide` has handles \
-                     in full length"
+                    "nothing is allocated to the handle {handle}: nothing was released; `tortie ipam show \
+                     ADDRESS -o wide` shows unshortened handles"
                 ),
             ));
         }
@@ -370,9 +376,7 @@ async fn claim(context: &Context, block: Cidr) -> Result<(), Failure> {
         Some((block, owner)) => Err(Failure::new(
             Exit::No,
             "taken",
-            format!(
-                "{block} belongs to {owner}: `tortie ipam unclaim {block} --node {owner}` takes it from there"
-            ),
+            format!("{block} belongs to {owner}: `tortie ipam unclaim {block} --node {owner}` releases it"),
         )),
     }
 }

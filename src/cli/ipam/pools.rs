@@ -1,6 +1,7 @@
 //! Commands for pools and blocks.
 
 use clap::{Subcommand, ValueEnum};
+use tortie_config::counted;
 use tortie_config::key::{Key, Scope, prefix};
 use tortie_config::resource::{Ipip, IpipMode, Pool};
 use tortie_net::Cidr;
@@ -20,11 +21,11 @@ use tortie_store::{Compare, Op, Outcome, Store, Txn};
 /// Subcommands of `tortie ipam pool`.
 #[derive(Debug, Subcommand)]
 pub(in crate::cli) enum PoolCommand {
-    /// Make a pool that blocks are cut from
+    /// Create a pool
     Create {
         /// Its prefix
         cidr: Cidr,
-        /// Tunnel packets to its addresses (IPv4)
+        /// Tunnel packets to its addresses with IPIP (IPv4)
         #[arg(long, value_name = "MODE", value_enum)]
         ipip: Option<IpipChoice>,
         /// Masquerade packets from it to addresses outside of all pools
@@ -33,16 +34,16 @@ pub(in crate::cli) enum PoolCommand {
         /// Length of its blocks: 20 to 32, or 116 to 128 [default: 26 or 122]
         #[arg(long, value_name = "LENGTH")]
         block_size: Option<u8>,
-        /// Announce and tunnel only; no address is given out from it
+        /// Announce and tunnel only; allocate no address from it
         #[arg(long)]
         no_ipam: bool,
     },
-    /// Give out no address from a pool any more; those in use stay
+    /// Stop allocating addresses from a pool; those in use stay
     Disable {
         /// Its prefix
         cidr: Cidr,
     },
-    /// Give out addresses from a pool again
+    /// Allocate addresses from a pool again
     Enable {
         /// Its prefix
         cidr: Cidr,
@@ -59,7 +60,7 @@ pub(in crate::cli) enum PoolCommand {
 pub(in crate::cli) enum IpipChoice {
     /// Always
     Always,
-    /// When the next hop lies outside of the node's own network
+    /// When the next hop is outside of the node's own network
     CrossSubnet,
 }
 
@@ -84,7 +85,7 @@ pub(super) async fn list(context: &Context) -> Result<(), Failure> {
         }
         let lost = words::in_no_pool(&ipam_state);
         if lost > 0 {
-            out.push_str(&format!("{lost} blocks lie in no pool: tortie ipam blocks\n"));
+            out.push_str(&format!("{} in no pool: tortie ipam blocks\n", counted(lost, "block")));
         }
     })
 }
@@ -196,7 +197,7 @@ async fn create(context: &Context, pool: &Pool) -> Result<(), Failure> {
         return Err(Failure::new(
             Exit::No,
             "exists",
-            format!("the pool {cidr} is there already: nothing was changed"),
+            format!("the pool {cidr} exists already: nothing was changed"),
         ));
     }
     if let Some(other) = known.pools.keys().find(|other| other.overlaps(&cidr)) {
@@ -204,7 +205,7 @@ async fn create(context: &Context, pool: &Pool) -> Result<(), Failure> {
     }
     let key = Keyspace::Global.pool(&cidr);
     let mut txn = Txn { compare: vec![Compare::Absent(key.clone())], ops: vec![put(&key, value)] };
-    let mut text = format!("pool {cidr} is there");
+    let mut text = format!("pool {cidr} is created");
     // As in calicoctl, the first such pool also enables IPIP: otherwise hosts accept no tunnelled packets.
     let enabled = Key::Setting(Scope::Global, "IpInIpEnabled".to_owned()).to_string();
     if pool.ipip.is_some() && store.get(&enabled).await?.is_none_or(|kv| kv.value.trim_ascii() != b"true") {
@@ -262,7 +263,11 @@ async fn switch(context: &Context, cidr: Cidr, disabled: bool) -> Result<(), Fai
         ops: vec![put(&key, pool.to_value())],
     };
     commit(&*store, txn, cidr).await?;
-    let word = if disabled { "gives out no addresses any more" } else { "gives out addresses" };
+    let word = if disabled {
+        "is disabled: no address is allocated from it"
+    } else {
+        "is enabled: addresses are allocated from it"
+    };
     store::say(context.globals.output, &format!("pool {cidr} {word}"))
 }
 
@@ -278,8 +283,9 @@ async fn delete(context: &Context, cidr: Cidr) -> Result<(), Failure> {
             Exit::Refused,
             "in-use",
             format!(
-                "{used} addresses of {cidr} are in use: `tortie ipam blocks --pool {cidr}` says where; `tortie ipam pool disable \
-                 {cidr}` gives out no more of them"
+                "{} of {cidr} in use: `tortie ipam blocks --pool {cidr}` shows where; `tortie ipam pool \
+                 disable {cidr}` stops the allocation of more",
+                counted(used, "address")
             ),
         )
     };
@@ -320,14 +326,17 @@ async fn delete(context: &Context, cidr: Cidr) -> Result<(), Failure> {
                 return Err(Failure::new(
                     Exit::Refused,
                     "in-use",
-                    format!("an address of {kept} was taken meanwhile"),
+                    format!("an address of {kept} was allocated meanwhile"),
                 ));
             }
         }
     }
     let txn = Txn { compare: vec![Compare::ModRevision(key.clone(), last)], ops: vec![Op::Delete { key }] };
     commit(&*store, txn, cidr).await?;
-    store::say(context.globals.output, &format!("pool {cidr} is removed with {blocks} empty blocks"))
+    store::say(
+        context.globals.output,
+        &format!("pool {cidr} is removed with {}", counted(blocks, "empty block")),
+    )
 }
 
 #[cfg(test)]

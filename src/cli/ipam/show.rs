@@ -140,7 +140,7 @@ async fn look(context: &Context, addr: IpAddr, live: bool) -> Result<(), Failure
     if live && view.route.is_some() {
         match client.get::<Why>(&format!("/v1/why/ip?address={addr}")).await {
             Ok(why) => view.live = Some(why),
-            Err(failure) => view.blind.push(format!("what the agent knows: {failure}")),
+            Err(failure) => view.blind.push(format!("state of the agent: {failure}")),
         }
     }
     output::print(context.globals.output, &view, |out, _| {
@@ -157,7 +157,7 @@ fn explain(out: &mut String, view: &AddressView) {
     let word = match (view.allocated, view.pool, view.block) {
         (true, ..) => "allocated",
         (false, Some(_), Some(_)) => "free",
-        (false, Some(_), None) => "free: nobody has claimed its block yet",
+        (false, Some(_), None) => "free: no host has claimed its block yet",
         (false, None, _) => "in no pool",
     };
     let _ = writeln!(out, "{}   {word}", view.address);
@@ -171,7 +171,7 @@ fn explain(out: &mut String, view: &AddressView) {
         let owner = match (&view.owner, view.state) {
             (Some(owner), Some("confirmed")) => format!("of {owner}"),
             (Some(owner), Some(state)) => format!("of {owner} ({state})"),
-            _ => "of nobody".to_owned(),
+            _ => "without owner".to_owned(),
         };
         line("block", format!("{block} {owner}   rev {}", view.revision.unwrap_or_default()));
     }

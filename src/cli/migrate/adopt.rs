@@ -19,6 +19,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
+use tortie_config::counted;
 use tortie_net::Cidr;
 
 use super::args::{AdoptCommand, Common};
@@ -108,7 +109,7 @@ fn leftovers(daemons: &[CalicoDaemon], command: &AdoptCommand) -> Vec<String> {
     if let (Some(unit), None) = (command.agent_with.strip_prefix("systemctl start "), pair) {
         next.push(format!("systemctl enable {unit}       (so that Tortie comes back at the next boot)"));
     }
-    next.push("tortie status       (way back at any time: tortie migrate rollback)".to_owned());
+    next.push("tortie status       (rollback at any time: tortie migrate rollback)".to_owned());
     next
 }
 
@@ -147,7 +148,7 @@ async fn go(context: &Context, command: &AdoptCommand, progress: &mut Progress) 
             MigrationPhase::Adopting if !record.is_this_boot() => {
                 return refuse(
                     "booted",
-                    "this host was booted since: `tortie migrate rollback`, then adopt anew",
+                    "this host was booted since: `tortie migrate rollback`, then adopt again",
                 );
             }
             MigrationPhase::Adopting | MigrationPhase::RolledBack => {}
@@ -301,7 +302,7 @@ impl<'a> Session<'a> {
                         return Err(kernel(&format!("{}: {}", first.prefix, first.reason)));
                     }
                     journal.end(Step::Copy)?;
-                    Ok(format!("{} routes stand", copies.len()))
+                    Ok(format!("{} written", counted(copies.len(), "route")))
                 })
                 .await?;
             progress
@@ -323,20 +324,21 @@ impl<'a> Session<'a> {
                     && !accepted
                 {
                     let text = format!(
-                        "{} routes of BIRD have none of ours next to them ({first} is the first: tortie why route {first}). They \
-                         still lead; go on with --accept-differences, or `tortie migrate rollback`",
-                        missing.len()
+                        "there is no route of ours for {} of BIRD ({first} is the first: tortie why route \
+                         {first}). BIRD's are still in use; continue with --accept-differences, or `tortie \
+                         migrate rollback`",
+                        counted(missing.len(), "route")
                     );
                     return Err(Failure::new(Exit::Refused, "differences", text));
                 }
                 journal.end(Step::Settle)?;
                 let (mesh, peers) = (status.bgp.mesh, status.bgp.peers);
                 Ok(format!(
-                    "{} of {} sessions are up, {} routes and {} endpoints in force",
+                    "{} of {} sessions are up, {} and {} in force",
                     mesh.up + peers.up,
                     mesh.of + peers.of,
-                    status.routes.installed,
-                    status.policy.endpoints
+                    counted(status.routes.installed, "route"),
+                    counted(status.policy.endpoints, "endpoint")
                 ))
             })
             .await
@@ -360,7 +362,7 @@ impl<'a> Session<'a> {
                     }
                 }
                 journal.end(Step::RemoveRules)?;
-                Ok(format!("{removed} rules are gone"))
+                Ok(format!("{} removed", counted(removed, "rule")))
             })
             .await?;
         progress
@@ -369,7 +371,7 @@ impl<'a> Session<'a> {
                 let (_, names) = felix_sets(&tools::saved_sets()?);
                 tools::remove_sets(&names)?;
                 journal.end(Step::RemoveSets)?;
-                Ok(format!("{} sets are gone", names.len()))
+                Ok(format!("{} removed", counted(names.len(), "set")))
             })
             .await?;
         progress
@@ -384,7 +386,7 @@ impl<'a> Session<'a> {
                 }
                 journal.end(Step::RemoveRoutes)?;
                 let ours = own(protocol, metric)?.len();
-                Ok(format!("{} routes are gone, {ours} of ours lead", theirs.len()))
+                Ok(format!("{} removed, {ours} of ours in use", counted(theirs.len(), "route")))
             })
             .await
     }
@@ -401,7 +403,7 @@ impl<'a> Session<'a> {
                 let left = look()?;
                 if !left.routes.is_empty() || !left.rules.is_empty() || !left.sets.is_empty() {
                     let text = format!(
-                        "{} are here again: something of Calico still runs. Stop it, then adopt again",
+                        "{} are here again: a process of Calico still runs. Stop it, then adopt again",
                         Inventory::of(&left).in_words()
                     );
                     return Err(Failure::new(Exit::No, "still-there", text));
@@ -417,7 +419,7 @@ impl<'a> Session<'a> {
                 journal.end(Step::Verify)?;
                 journal.change(|record| record.phase = MigrationPhase::Adopted)?;
                 Ok(format!(
-                    "nothing of Calico is left in the kernel; against what is wanted: {}",
+                    "nothing of Calico is left in the kernel; compared with the desired state: {}",
                     compared.in_words()
                 ))
             })

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::time::{Duration, Instant};
+use tortie_config::counted;
 
 use super::daemons;
 use crate::api::status::Status;
@@ -21,7 +22,8 @@ pub(super) fn lacks(status: &Status) -> Option<String> {
     let say = |text: &str| Some(text.to_owned());
     if status.dataplane.mode != "program" {
         return Some(format!(
-            "it runs with --kernel {}: it has to program (TORTIE_KERNEL in /etc/tortie/tortie.env)",
+            "it runs with --kernel {}: --kernel program is required (TORTIE_KERNEL in \
+             /etc/tortie/tortie.env)",
             status.dataplane.mode
         ));
     }
@@ -39,18 +41,19 @@ pub(super) fn lacks(status: &Status) -> Option<String> {
     }
     if status.routes.stale + status.routes.pending > 0 {
         return Some(format!(
-            "{} routes are stale, {} on the way",
-            status.routes.stale, status.routes.pending
+            "{}, {} pending",
+            counted(status.routes.stale, "stale route"),
+            status.routes.pending
         ));
     }
     if status.routes.failed > 0 {
-        return Some(format!("the kernel refuses {} routes", status.routes.failed));
+        return Some(format!("the kernel refuses {}", counted(status.routes.failed, "route")));
     }
     if status.policy.table.is_none() || !status.policy.in_sync {
-        return say("its packet rules are not all in force");
+        return say("not all of its packet rules are in force");
     }
     if status.policy.failed > 0 {
-        return Some(format!("{} endpoints are not as they should be", status.policy.failed));
+        return Some(format!("{} not in the desired state", counted(status.policy.failed, "endpoint")));
     }
     None
 }
@@ -71,8 +74,9 @@ pub(super) async fn settle(socket: &Path, wait: Duration) -> Result<Status, Fail
         };
         if begin.elapsed() > wait {
             let text = format!(
-                "our agent is not in force after {} s: {missing}. Traffic still goes by what Calico left: see `tortie status`, \
-                 then `tortie migrate adopt` again, or `tortie migrate rollback`",
+                "our agent is not in force after {} s: {missing}. Traffic still uses the routes and rules \
+                 that Calico left: see `tortie status`, then `tortie migrate adopt` again, or `tortie \
+                 migrate rollback`",
                 wait.as_secs()
             );
             return Err(Failure::new(Exit::TimedOut, "not-settled", text));

@@ -12,13 +12,14 @@ pub(in crate::cli) const STATE_DIR: &str = "/var/lib/tortie/migrate";
 /// Subcommands of `tortie migrate`.
 #[derive(Debug, Subcommand)]
 pub(in crate::cli) enum MigrateCommand {
-    /// Can this host be moved: what is there, what is not supported, what has to be fixed first; exit 1 when it cannot
+    /// Check that this host can be moved: what runs here, what is not supported, what has to be fixed first;
+    /// exit 1 if it cannot
     Check(CheckCommand),
-    /// The exact steps of adopt, what packets notice of each, and its way back; changes nothing
+    /// Show the exact steps of adopt, the effect of each on traffic, and its rollback; changes nothing
     Plan(Box<AdoptCommand>),
-    /// Take this host over from BIRD and Felix; goes on where it was cut off
+    /// Take this host over from BIRD and Felix; continues an interrupted run
     Adopt(Box<AdoptCommand>),
-    /// Give this host back to BIRD and Felix, from wherever adopt stands
+    /// Give this host back to BIRD and Felix, from any step of adopt
     Rollback(RollbackCommand),
 }
 
@@ -32,16 +33,16 @@ impl MigrateCommand {
 /// Options that all migration commands accept.
 #[derive(Debug, Clone, Args)]
 pub(in crate::cli) struct Common {
-    /// Keep what was begun, and what was there before, in this folder
+    /// Folder for the progress of the migration and the state before it
     #[arg(long, value_name = "DIR", env = "TORTIE_MIGRATE_STATE", default_value = STATE_DIR)]
     pub(super) state_dir: PathBuf,
-    /// Protocol number of Tortie's kernel routes, as the agent has it
+    /// Protocol number of Tortie's kernel routes, as configured for the agent
     #[arg(long, value_name = "N", env = "TORTIE_ROUTE_PROTOCOL", default_value_t = 179, value_parser = clap::value_parser!(u8).range(5..))]
     pub(super) route_protocol: u8,
-    /// Metric of Tortie's kernel routes, as the agent has it
+    /// Metric of Tortie's kernel routes, as configured for the agent
     #[arg(long, value_name = "N", env = "TORTIE_ROUTE_METRIC", default_value_t = 1790, value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) route_metric: u32,
-    /// Seconds to wait for anything that takes time: peers, the agent, Felix
+    /// Seconds to wait for peers, the agent or Felix
     #[arg(long, value_name = "SECONDS", default_value_t = 180)]
     pub(super) wait: u64,
 }
@@ -49,7 +50,7 @@ pub(in crate::cli) struct Common {
 /// Paths of BIRD's control sockets.
 #[derive(Debug, Clone, Args)]
 pub(in crate::cli) struct Sockets {
-    /// BIRD's control sockets, where they are not in their usual place (/var/run/calico, /run/bird)
+    /// BIRD's control sockets, if they are not in /var/run/calico or /run/bird
     #[arg(long, value_name = "PATH", env = "TORTIE_BIRD_SOCKET", value_delimiter = ',')]
     pub(super) bird_socket: Vec<PathBuf>,
 }
@@ -68,13 +69,13 @@ pub(in crate::cli) struct CheckCommand {
 pub(in crate::cli) struct AdoptCommand {
     #[command(flatten)]
     pub(super) stop: StopWith,
-    /// Starts our agent, which has to program the kernel; run by `sh -c`
+    /// Command that starts our agent, which has to program the kernel; run by `sh -c`
     #[arg(long, value_name = "COMMAND", default_value = "systemctl start tortie.service")]
     pub(super) agent_with: String,
-    /// Take the host over although Calico and Tortie do not want the same
+    /// Take the host over although the states of Calico and Tortie differ
     #[arg(long)]
     pub(super) accept_differences: bool,
-    /// Compare and say the steps; change nothing
+    /// Compare and show the steps; change nothing
     #[arg(long)]
     pub(super) dry_run: bool,
     #[command(flatten)]
@@ -86,14 +87,15 @@ pub(in crate::cli) struct AdoptCommand {
 /// Arguments of `tortie migrate rollback`.
 #[derive(Debug, Clone, Args)]
 pub(in crate::cli) struct RollbackCommand {
-    /// Starts Calico's daemons; run by `sh -c`. Units that `adopt --unit` stopped are started without it [example: docker start
-    /// calico-node]
+    /// Command that starts Calico's daemons; run by `sh -c`. Units that `adopt --unit` stopped are started
+    /// without it [example: docker start calico-node]
     #[arg(long, value_name = "COMMAND")]
     pub(super) start_with: Option<String>,
-    /// Restore saved rules although workloads came since, whose packets Felix's rules drop until it runs
+    /// Restore the saved rules although workloads were added since, whose packets Felix's rules drop until
+    /// Felix runs
     #[arg(long)]
     pub(super) accept_differences: bool,
-    /// Say the steps; change nothing
+    /// Show the steps; change nothing
     #[arg(long)]
     pub(super) dry_run: bool,
     #[command(flatten)]

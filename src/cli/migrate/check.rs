@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
+use tortie_config::counted;
 use tortie_config::key::ROOT;
 
 use super::adopt;
@@ -50,8 +51,11 @@ pub(super) async fn run(context: &Context, command: &CheckCommand) -> Result<(),
                 "This host is Tortie's already: tortie status".to_owned()
             }
             (0, 0) => "This host can be moved: tortie migrate plan".to_owned(),
-            (0, n) => format!("This host can be moved; look at {n} warnings first: tortie migrate plan"),
-            (n, _) => format!("This host cannot be moved yet: {n} failures."),
+            (0, n) => format!(
+                "This host can be moved; look at {} first: tortie migrate plan",
+                counted(n, "warning")
+            ),
+            (n, _) => format!("This host cannot be moved yet: {}.", counted(n, "failure")),
         };
         out.push_str(&verdict);
         out.push('\n');

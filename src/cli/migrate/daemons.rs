@@ -103,13 +103,14 @@ fn started(pid: u32) -> Option<u64> {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, clap::Args)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct StopWith {
-    /// Ends Calico's daemons at once, without a farewell to BGP peers; run by `sh -c` [example: docker kill calico-node]
+    /// Command that ends Calico's daemons at once, without a NOTIFICATION to BGP peers; run by `sh -c`
+    /// [example: docker kill calico-node]
     #[arg(long, value_name = "COMMAND")]
     pub(super) stop_with: Option<String>,
-    /// A systemd unit that keeps them; it is kept from restarting and its processes are killed. May be repeated
+    /// Systemd unit that runs them; it is kept from restarting and its processes are killed. May be repeated
     #[arg(long, value_name = "UNIT")]
     pub(super) unit: Vec<String>,
-    /// A daemon by its process id, to be killed. May be repeated
+    /// Process id of a daemon, to be killed. May be repeated
     #[arg(long, value_name = "PID")]
     pub(super) pid: Vec<u32>,
 }
@@ -161,7 +162,7 @@ impl StopWith {
         match stranger {
             None => Ok(()),
             Some(pid) => Err(Failure::usage(format!(
-                "--pid {pid} is no daemon of Calico in this network namespace: see `tortie migrate check`"
+                "--pid {pid} is not a daemon of Calico in this network namespace: see `tortie migrate check`"
             ))),
         }
     }

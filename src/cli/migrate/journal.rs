@@ -145,7 +145,7 @@ impl Journal {
             .open(dir.join("migrate.lock"))
             .map_err(wrong)?;
         if rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_err() {
-            let text = "another `tortie migrate` is at work on this host: wait for it";
+            let text = "another `tortie migrate` runs on this host: wait for it";
             return Err(Failure::new(Exit::Refused, "busy", text));
         }
         let record = read(&dir.join("migrate.json"), |record: &Record| record.version)?;
@@ -185,7 +185,7 @@ impl Journal {
     /// As [`Journal::write`], or if there is no journal.
     pub(super) fn change(&mut self, change: impl FnOnce(&mut Record)) -> Result<(), Failure> {
         let mut record = self.record.clone().ok_or_else(|| {
-            Failure::new(Exit::Partial, "state", "nothing was begun here: there is no state file")
+            Failure::new(Exit::Partial, "state", "no migration was begun here: there is no state file")
         })?;
         change(&mut record);
         self.write(record)
@@ -287,7 +287,8 @@ fn read<T: DeserializeOwned>(path: &Path, version: impl Fn(&T) -> u32) -> Result
         Err(error) => return Err(cannot(path, &error)),
     };
     let value: T = serde_json::from_str(&text).map_err(|error| {
-        let text = format!("{}: {error}; another version of tortie wrote it, or a hand did", path.display());
+        let text =
+            format!("{}: {error}; another version of tortie wrote it, or it was edited", path.display());
         Failure::new(Exit::Refused, "state", text)
     })?;
     let found = version(&value);
@@ -295,7 +296,7 @@ fn read<T: DeserializeOwned>(path: &Path, version: impl Fn(&T) -> u32) -> Result
         return Ok(Some(value));
     }
     let text = format!(
-        "{} is of form {found}, this tortie knows {VERSION}: go on with the one that began",
+        "{} has format {found}, this tortie supports {VERSION}: continue with the version that began",
         path.display()
     );
     Err(Failure::new(Exit::Refused, "state", text))

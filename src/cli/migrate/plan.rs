@@ -7,6 +7,7 @@ use super::report::{Line, line, named};
 use super::rules;
 use crate::cli::migrate::boot_units::UnitPair;
 use crate::host_checks::CalicoDaemon;
+use tortie_config::counted;
 
 /// Number of objects to migrate.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -38,8 +39,11 @@ impl Inventory {
     pub(super) fn in_words(&self) -> String {
         let Self { routes, blackholes, sets, .. } = self;
         format!(
-            "{routes} routes and {blackholes} blackholes of BIRD, {}, {sets} sets of Felix",
-            self.rules_in_words()
+            "{} and {} of BIRD, {}, {} of Felix",
+            counted(routes, "route"),
+            counted(blackholes, "blackhole"),
+            self.rules_in_words(),
+            counted(sets, "set")
         )
     }
 }
@@ -65,20 +69,19 @@ impl Plan<'_> {
         let rollback = "tortie migrate rollback";
         let (what, traffic, back): (String, &str, String) = match step {
             Step::Compare => (
-                "compare what an observing agent wants with what BIRD and Felix left".to_owned(),
+                "compare the desired state of an observing agent with the state that BIRD and Felix left"
+                    .to_owned(),
                 "none: nothing is written",
                 "nothing to undo".to_owned(),
             ),
-            Step::Save => (
-                format!("keep {} in {state_dir}", there.in_words()),
-                "none",
-                "nothing to undo".to_owned(),
-            ),
+            Step::Save => {
+                (format!("keep {} in {state_dir}", there.in_words()), "none", "nothing to undo".to_owned())
+            }
             Step::Stop => (
                 match (self.daemons.is_empty(), self.stop.is_empty()) {
                     (true, _) => "nothing: no daemon of Calico runs".to_owned(),
                     (false, true) => format!(
-                        "end {}: not said how; suggested: {}",
+                        "end {}: no option says how; suggested: {}",
                         names(self.daemons),
                         StopWith::suggested(self.daemons)
                     ),
@@ -95,42 +98,53 @@ impl Plan<'_> {
             ),
             Step::Start => (
                 format!("start our agent: {agent_with}"),
-                "none: it says to peers that it restarted and kept its forwarding state (RFC 4724); its rules and Felix's \
-                 both have to let a packet pass",
-                format!("{rollback} stops it; it ends without a farewell to peers"),
+                "none: it announces to peers that it restarted and kept its forwarding state (RFC 4724); a \
+                 packet has to pass both its rules and Felix's",
+                format!("{rollback} stops it; it ends without a NOTIFICATION to peers"),
             ),
             Step::Settle => (
-                "wait until sessions, routes, rules and endpoints are in force, and a route of ours stands next to each of \
-                 BIRD's"
+                "wait until sessions, routes, rules and endpoints are in force, and there is a route of \
+                 ours for each of BIRD's"
                     .to_owned(),
                 "none",
                 "as for start".to_owned(),
             ),
             Step::RemoveRules => (
-                format!("take Felix's rules away, each table in one transaction ({})", there.rules_in_words()),
-                "none: ours are in force; connections stay known",
+                format!(
+                    "take Felix's rules away, each table in one transaction ({})",
+                    there.rules_in_words()
+                ),
+                "none: ours are in force; connections stay tracked",
                 format!("{rollback} restores them from {state_dir} before ours go"),
             ),
             Step::RemoveSets => (
-                format!("destroy Felix's {} address sets, which nothing uses any more", there.sets),
+                format!(
+                    "destroy {} of Felix, which no rule uses any more",
+                    counted(there.sets, "address set")
+                ),
                 "none",
                 format!("{rollback} restores them"),
             ),
             Step::RemoveRoutes => (
-                format!("remove BIRD's {} routes and {} blackholes", there.routes, there.blackholes),
-                "none: a route of ours to the same place stands for each, and takes over in the same moment",
+                format!(
+                    "remove {} and {} of BIRD",
+                    counted(there.routes, "route"),
+                    counted(there.blackholes, "blackhole")
+                ),
+                "none: for each there is a route of ours with the same next hop, which takes over at the \
+                 same moment",
                 format!("{rollback} writes BIRD's next to ours before ours go"),
             ),
             Step::Verify => match self.pair {
                 None => (
-                    "compare the kernel with what is wanted once more".to_owned(),
+                    "compare the kernel with the desired state once more".to_owned(),
                     "none",
                     "nothing to undo".to_owned(),
                 ),
                 Some(pair) => (
-                    format!("compare the kernel with what is wanted once more; {}", pair.words()),
+                    format!("compare the kernel with the desired state once more; {}", pair.words()),
                     "none",
-                    format!("{rollback} gives each its place again"),
+                    format!("{rollback} enables and disables them as before"),
                 ),
             },
         };
@@ -164,13 +178,13 @@ impl Back {
 
     /// Describes a step. `start_with` is the command that starts Calico, if given.
     pub(super) fn line(self, start_with: Option<&str>) -> Line {
-        let resume = "run rollback again: each step finds out what is left to do";
+        let resume = "run rollback again: each step finds what is left to do";
         let (id, what, traffic) = match self {
             Self::Sets => ("restore-sets", "restore Felix's address sets".to_owned(), "none"),
             Self::Rules => (
                 "restore-rules",
                 "restore Felix's rules, each table in one transaction".to_owned(),
-                "none: they let pass what they let pass when they were saved, and ours still stand",
+                "none: they allow what they allowed when they were saved, and ours are still in force",
             ),
             Self::Agent => (
                 "stop-agent",
@@ -180,12 +194,12 @@ impl Back {
             Self::Routes => (
                 "restore-routes",
                 "write BIRD's routes next to ours, as they are now".to_owned(),
-                "none: they lead to the same places",
+                "none: they have the same next hops",
             ),
             Self::Ours => (
                 "remove-routes",
                 "remove our routes; those of endpoints stay and become the plugin's".to_owned(),
-                "none: BIRD's stand",
+                "none: BIRD's are in the kernel",
             ),
             Self::OurRules => (
                 "remove-rules",

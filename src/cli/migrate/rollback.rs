@@ -12,6 +12,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+use tortie_config::counted;
 use tortie_net::Cidr;
 
 use super::adopt::own;
@@ -69,8 +70,9 @@ async fn go(command: &RollbackCommand, progress: &mut Progress) -> Result<(), Fa
     if removed && fits && !unknown.is_empty() && !fresh && !command.accept_differences && running.is_empty() {
         let names: Vec<&str> = unknown.iter().take(5).map(String::as_str).collect();
         let text = format!(
-            "{} workloads came since ({}): Felix's saved rules drop their packets until Felix runs. Give --start-with COMMAND, \
-             so that Felix writes its rules while ours are in force, or --accept-differences. Nothing was changed",
+            "workloads were added since, {} of them ({}): Felix's saved rules drop their packets until \
+             Felix runs. Give --start-with COMMAND, so that Felix writes its rules while ours are in force, \
+             or --accept-differences. Nothing was changed",
             unknown.len(),
             names.join(", ")
         );
@@ -224,7 +226,7 @@ impl Work {
         if !self.saved.sets.is_empty() {
             tools::restore_sets(&self.saved.sets)?;
         }
-        Ok(format!("{} sets stand", super::rules::felix_sets(&self.saved.sets).1.len()))
+        Ok(format!("{} restored", counted(super::rules::felix_sets(&self.saved.sets).1.len(), "set")))
     }
 
     fn rules(&self) -> Result<String, Failure> {
@@ -245,7 +247,7 @@ impl Work {
                 super::journal::halt("restore-rules", "half");
             }
         }
-        Ok(format!("{rules} rules stand"))
+        Ok(format!("{} restored", counted(rules, "rule")))
     }
 
     fn agent(&self) -> Result<String, Failure> {
@@ -273,12 +275,20 @@ impl Work {
         if let Some(first) = refused.first() {
             return Err(kernel(&format!("{}: {}", first.prefix, first.reason)));
         }
-        Ok(format!("{} routes stand, {} of them written", there.len() + wanted.len(), wanted.len()))
+        Ok(format!(
+            "{} in the kernel, {} of them written",
+            counted(there.len() + wanted.len(), "route"),
+            wanted.len()
+        ))
     }
 
     fn ours(&self) -> Result<String, Failure> {
         let given = handover::release_routes(self.marks()).map_err(|e| kernel(&e))?;
-        Ok(format!("{} routes are gone, {} of endpoints are the plugin's", given.routes, given.endpoints))
+        Ok(format!(
+            "{} removed, {} of endpoints left to the plugin",
+            counted(given.routes, "route"),
+            given.endpoints
+        ))
     }
 
     fn marks(&self) -> Marks {
@@ -301,10 +311,10 @@ impl Work {
             let Some(first) = missing.first() else { break };
             if begin.elapsed() > self.wait {
                 let text = format!(
-                    "Felix has no rules for {first} after {} s ({} interfaces lack them): ours stay in force. See why, then run \
-                     rollback again",
+                    "Felix has no rules for {first} after {} s (on {}): ours stay in force. See why, then \
+                     run rollback again",
                     self.wait.as_secs(),
-                    missing.len()
+                    counted(missing.len(), "interface")
                 );
                 return Err(Failure::new(Exit::TimedOut, "felix", text));
             }
@@ -321,7 +331,7 @@ impl Work {
         } else {
             format!("table inet {}", gone.tables.join(", "))
         };
-        Ok(format!("{tables} and {} nexthop objects are gone", gone.nexthops))
+        Ok(format!("{tables} and {} removed", counted(gone.nexthops, "nexthop object")))
     }
 
     fn start(&self) -> Result<String, Failure> {

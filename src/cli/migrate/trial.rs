@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+use tortie_config::counted;
 
 use crate::api::policy::Diff;
 use crate::api::status::Status;
@@ -24,8 +25,8 @@ impl Compared {
     pub(super) fn in_words(&self) -> String {
         match (self.differences.len(), self.not_judged.len()) {
             (0, 0) => "no difference".to_owned(),
-            (n, 0) => format!("{n} differences"),
-            (n, unknown) => format!("{n} differences, {unknown} not judged"),
+            (n, 0) => format!("{}", counted(n, "difference")),
+            (n, unknown) => format!("{}, {unknown} not judged", counted(n, "difference")),
         }
     }
 
@@ -78,8 +79,7 @@ pub(super) async fn compare(
     let client = Client::of(globals);
     if let Ok(status) = client.get::<Status>("/v1/status").await {
         if status.dataplane.mode == "program" {
-            let text =
-                "an agent of Tortie programs this host already: stop it, or go on with `tortie status`";
+            let text = "an agent of Tortie programs this host already: stop it, or see `tortie status`";
             return Err(Failure::new(Exit::Refused, "agent-runs", text));
         }
         return answer(&client, wait, || None).await;
@@ -134,7 +134,7 @@ pub(super) async fn compare(
         let log = std::fs::read_to_string(dir.join("log")).unwrap_or_default();
         Some(format!(
             "the observing agent ended ({status}): {}",
-            log.lines().last().unwrap_or("it says nothing")
+            log.lines().last().unwrap_or("it printed nothing")
         ))
     };
     answer(&Client::new(&socket), wait, ended).await
@@ -172,7 +172,10 @@ async fn answer(
             return Err(Failure::new(Exit::Partial, "trial", text));
         }
         if begin.elapsed() > wait {
-            let text = format!("the observing agent came to no answer in {} s: {said}", wait.as_secs());
+            let text = format!(
+                "the observing agent did not complete its comparison in {} s: {said}",
+                wait.as_secs()
+            );
             return Err(Failure::new(Exit::TimedOut, "trial", text));
         }
         tokio::time::sleep(LOOK).await;

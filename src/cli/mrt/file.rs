@@ -110,7 +110,10 @@ impl MrtFile {
         Failure::new(
             Exit::Usage,
             "no-mrt",
-            format!("{} is no MRT file, or damaged: {what}; what stands before it was read", self.name),
+            format!(
+                "{} is not an MRT file, or it is damaged: {what}; the records before it were read",
+                self.name
+            ),
         )
     }
 }

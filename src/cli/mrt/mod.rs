@@ -39,7 +39,7 @@ pub(super) enum Mrt {
         /// Only those of this peer: session name, node name or address
         #[arg(long, value_name = "PEER")]
         peer: Option<String>,
-        /// End after so many seconds
+        /// End after this many seconds
         #[arg(long, value_name = "N")]
         seconds: Option<u64>,
     },
@@ -48,14 +48,14 @@ pub(super) enum Mrt {
         /// The file; `-` for stdin
         #[arg(value_name = "FILE")]
         file: PathBuf,
-        /// Count and print no routes
+        /// Print counts only
         #[arg(long)]
         summary: bool,
-        /// At most so many records
+        /// At most this many records
         #[arg(long, value_name = "N")]
         limit: Option<u64>,
     },
-    /// Play a file into a BGP session with a lab router
+    /// Replay a file to a lab router in a BGP session
     Replay(replay::Replay),
 }
 

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use http_body_util::BodyExt;
 use hyper::body::{Bytes, Incoming};
 use tortie_bgp::mrt::{Body, Raw};
+use tortie_config::counted;
 
 use crate::cli::client::{Client, escape};
 use crate::cli::context::Context;
@@ -121,7 +122,7 @@ async fn next(body: &mut Incoming) -> Result<Option<Bytes>, Failure> {
         Some(Err(error)) => Err(Failure::new(
             Exit::Partial,
             "broken",
-            format!("the agent stopped in the middle: {error}; nothing was kept, try again"),
+            format!("the agent stopped before the end: {error}; nothing was written, try again"),
         )),
         None => Ok(None),
     }
@@ -142,11 +143,11 @@ pub(super) async fn dump(context: &Context, file: &Path) -> Result<(), Failure> 
         progress.show(|| format!("{} of about {about} prefixes", counter.records.saturating_sub(1)));
     }
     if !counter.pending.is_empty() || counter.records == 0 {
-        return Err(Failure::new(Exit::Partial, "broken", "the agent stopped in the middle: try again"));
+        return Err(Failure::new(Exit::Partial, "broken", "the agent stopped before the end: try again"));
     }
     sink.finish()?;
     let prefixes = counter.records - 1;
-    progress.end(&format!("{prefixes} prefixes in {:.1} s", start.elapsed().as_secs_f64()));
+    progress.end(&format!("{} in {:.1} s", counted(prefixes, "prefix"), start.elapsed().as_secs_f64()));
     Ok(())
 }
 
@@ -191,12 +192,19 @@ pub(super) async fn updates(
     };
     sink.finish()?;
     let Counter { records, received, sent, lost, .. } = counter;
-    progress.end(&format!("{records} records: {received} messages received, {sent} sent, {lost} lost"));
+    progress.end(&format!(
+        "{}: {} received, {sent} sent, {lost} lost",
+        counted(records, "record"),
+        counted(received, "message")
+    ));
     if let Some(why) = ended {
         return Err(Failure::new(Exit::Partial, "broken", format!("the recording ended early: {why}")));
     }
     if lost > 0 {
-        let text = format!("{lost} records were lost: the disk or this machine is too slow for them");
+        let text = format!(
+            "the recording lost {}: the disk or this machine is too slow for them",
+            counted(lost, "record")
+        );
         return Err(Failure::new(Exit::Partial, "lost", text));
     }
     Ok(())

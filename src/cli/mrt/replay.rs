@@ -47,7 +47,7 @@ pub(in crate::cli) struct Replay {
     /// The file; `-` for stdin
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// The router; anything but loopback and the addresses of documentation and benchmarks needs --yes
+    /// The router; any address other than loopback, documentation and benchmark addresses needs --yes
     #[arg(long, value_name = "ADDR[:PORT]", value_parser = target)]
     to: SocketAddr,
     /// Our AS; the router has to expect it
@@ -59,26 +59,27 @@ pub(in crate::cli) struct Replay {
     /// Our BGP identifier [default: our IPv4 address, else 192.0.2.254]
     #[arg(long, value_name = "A.B.C.D")]
     router_id: Option<Ipv4Addr>,
-    /// As fast as the router takes it, or with the pauses of the file
+    /// As fast as the router reads, or with the pauses of the file
     #[arg(long, value_enum, default_value = "max")]
     speed: Speed,
-    /// At most so many records
+    /// At most this many records
     #[arg(long, value_name = "N")]
     limit: Option<u64>,
-    /// Only what this peer of the file said [default: the first path of each prefix of a table, all updates]
+    /// Only the routes of this peer in the file [default: the first path of each prefix of a table, all
+    /// updates]
     #[arg(long, value_name = "ADDR")]
     peer: Option<IpAddr>,
     /// Next hop of the routes of its family; once for IPv4 and once for IPv6 [default: our address; on loopback, where it
     /// could not be one, 192.0.2.254 and 2001:db8::254]
     #[arg(long, value_name = "ADDR", conflicts_with = "keep_next_hop")]
     next_hop: Vec<IpAddr>,
-    /// Leave the next hops of the file
+    /// Keep the next hops of the file
     #[arg(long)]
     keep_next_hop: bool,
-    /// Keep the session for so many seconds after the last message [default: until ctrl-c]
+    /// Keep the session for this many seconds after the last message [default: until ctrl-c]
     #[arg(long, value_name = "SECONDS")]
     hold: Option<u64>,
-    /// Yes, play into a router that may carry traffic
+    /// Confirm a router that may carry traffic
     #[arg(long)]
     yes: bool,
 }
@@ -90,9 +91,9 @@ enum Speed {
 }
 
 fn target(text: &str) -> Result<SocketAddr, String> {
-    text.parse()
-        .or_else(|_| text.parse::<IpAddr>().map(|ip| SocketAddr::new(ip, 179)))
-        .map_err(|_| format!("`{text}` is no ADDRESS or ADDRESS:PORT such as 127.0.0.1:1790 or [::1]:1790"))
+    text.parse().or_else(|_| text.parse::<IpAddr>().map(|ip| SocketAddr::new(ip, 179))).map_err(|_| {
+        format!("`{text}` is neither ADDRESS nor ADDRESS:PORT: write 127.0.0.1:1790 or [::1]:1790")
+    })
 }
 
 /// JSON answer of the command.
@@ -175,8 +176,8 @@ fn check(replay: &Replay) -> Result<(), Failure> {
         Exit::Refused,
         "not-a-lab",
         format!(
-            "{} may be a router that carries traffic: play into a lab on loopback or on addresses of documentation, \
-             or say --yes",
+            "{} may be a router that carries traffic: replay to a lab router on a loopback or documentation \
+             address, or confirm with --yes",
             replay.to.ip()
         ),
     ))
@@ -287,7 +288,7 @@ impl Line {
             Err(_) => Err(Failure::new(
                 Exit::TimedOut,
                 "open",
-                "the router accepts the connection and says nothing",
+                "the router accepts the connection and sends nothing",
             )),
         }
     }
@@ -298,7 +299,9 @@ impl Line {
             let found = match Frame::next(&self.pending, true) {
                 Ok(Some(frame)) => Some((frame.kind, frame.body.to_vec(), frame.len)),
                 Ok(None) => None,
-                Err(error) => return Err(failed("framing", format!("the router sends nonsense: {error}"))),
+                Err(error) => {
+                    return Err(failed("framing", format!("the router sends a malformed message: {error}")));
+                }
             };
             if let Some((kind, body, len)) = found {
                 self.pending.drain(..len);
@@ -355,7 +358,9 @@ impl Line {
                 }
                 Ok(Some(frame)) => done += frame.len,
                 Ok(None) => break,
-                Err(error) => return Err(failed("framing", format!("the router sends nonsense: {error}"))),
+                Err(error) => {
+                    return Err(failed("framing", format!("the router sends a malformed message: {error}")));
+                }
             }
         }
         self.pending.drain(..done);

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use tortie_bgp::attr::Attributes;
 use tortie_bgp::mrt::{Body, Message, PeerEntry, Record, Stamp, StateChange};
 use tortie_bgp::wire::{Frame, MessageKind, Notification, Update};
+use tortie_config::counted;
 use tortie_net::Cidr;
 
 use super::file::MrtFile;
@@ -73,7 +74,7 @@ pub(super) fn run(format: Format, path: &Path, summary: bool, limit: Option<u64>
         output::write_out(&show.out)?;
     }
     if show.summary.unread > 0 {
-        let text = format!("{} records could not be read", show.summary.unread);
+        let text = format!("the file has {}", counted(show.summary.unread, "unreadable record"));
         return Err(Failure::new(Exit::Partial, "unread", text));
     }
     Ok(())
@@ -103,7 +104,7 @@ impl Show {
                 self.line(stamp, "peers", || {
                     let peers: Vec<Value> = index.peers.iter().map(peer_json).collect();
                     (
-                        format!("collector {id}, view `{view}`, {count} peers"),
+                        format!("collector {id}, view `{view}`, {}", counted(count, "peer")),
                         json!({ "collector": id.to_string(), "view": view, "peers": peers }),
                     )
                 });
@@ -302,7 +303,8 @@ impl Show {
         for (kind, count) in &s.records {
             let _ = writeln!(self.out, "records    {count} {kind}");
         }
-        let _ = writeln!(self.out, "table      {} prefixes, {} paths", s.prefixes, s.paths);
+        let _ =
+            writeln!(self.out, "table      {}, {}", counted(s.prefixes, "prefix"), counted(s.paths, "path"));
         let _ = writeln!(self.out, "updates    {} announced, {} withdrawn", s.announced, s.withdrawn);
         if !s.others.is_none() {
             let OtherRoutes { announced, withdrawn, uncounted } = s.others;
@@ -316,8 +318,12 @@ impl Show {
                 "others     {announced} announced, {withdrawn} withdrawn of other families{more}"
             );
         }
-        let _ =
-            writeln!(self.out, "malformed  {} routes or messages, {} records unread", s.malformed, s.unread);
+        let _ = writeln!(
+            self.out,
+            "malformed  {}, {} unread",
+            counted(s.malformed, "route or message"),
+            counted(s.unread, "record")
+        );
     }
 }
 

@@ -78,7 +78,7 @@ fn what_differs_has_to_be_accepted_and_a_stranger_is_not_killed() {
     let said = site.migrate(adopt).unwrap_err();
     assert!(said.contains("exit status 2") && said.contains(&format!("--pid {}", site.bird())), "{said}");
     let said = site.migrate(&format!("{adopt} --pid 1")).unwrap_err();
-    assert!(said.contains("--pid 1 is no daemon of Calico"), "{said}");
+    assert!(said.contains("--pid 1 is not a daemon of Calico"), "{said}");
     // Only Felix's rules let workloads pass a firewall that drops forwarded packets.
     let mesh = |value: &str| {
         let key = "/calico/bgp/v1/global/node_mesh";

@@ -123,7 +123,7 @@ fn faults_are_named_by_the_answer() {
         peer(&net, ", \"as_num\": \"65001\"");
         let wrong = until(&net, &["peer", TOR], &["bad-peer-as"]);
         assert!(wrong["fix"].to_string().contains(KEY), "{wrong:#}");
-        assert_eq!(step(&wrong, "wanted by")["key"], KEY);
+        assert_eq!(step(&wrong, "configured by")["key"], KEY);
         until(&net, &["route", "10.244.1.0/26", "--to", TOR], &["session"]);
         follows.join().unwrap()
     });

@@ -107,7 +107,7 @@ const FAULTS: &[Fault] = &[
         says: &["[invalid-value]", "pool/10.9.0.0-16"],
     },
     Fault {
-        name: "the store is away",
+        name: "the store is unreachable",
         at: At::ExtraAgent("away"),
         code: "store-away",
         of: "store",
@@ -222,7 +222,7 @@ const FAULTS: &[Fault] = &[
         name: "connections to the store are forgotten on the way",
         at: At::ExtraAgent("stale"),
         code: "stale-revision",
-        of: "nothing proves since",
+        of: "the store has not confirmed that revision",
         says: &["[stale-revision]", "forgets connections"],
     },
     Fault {
@@ -230,7 +230,7 @@ const FAULTS: &[Fault] = &[
         at: At::ExtraAgent("slow"),
         code: "slow-peer",
         of: "172_31_0_2",
-        says: &["slow-peer", "takes nothing of what waits for it"],
+        says: &["slow-peer", "has not read its queue"],
     },
     Fault {
         name: "a next hop that the kernel does not reach",

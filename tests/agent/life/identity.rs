@@ -81,7 +81,7 @@ fn a_store_of_calico_3_is_left_as_it_is() {
     assert!(attached(&hosts).contains("cali1"));
     assert!(stdout(&hosts.tortie(1, &["--datastore", STORE, "doctor"])).contains("unknown-workloads"));
     assert!(hosts.tortie(1, &["store", "accept"]).status.success());
-    hosts.until(1, "goes on", |status| status["ready"] == true);
+    hosts.until(1, "continues", |status| status["ready"] == true);
 }
 
 /// Two agents in one namespace, or two machines with one name, would revert each other's changes.

@@ -55,7 +55,7 @@ pub(crate) fn mask(text: &str) -> String {
         }
         // The number of messages varies, and a peer's report about itself may be older than the lab.
         if let Some(at) =
-            ["  messages ", "their view "].iter().find_map(|word| Some(line.find(word)? + word.len()))
+            ["  messages ", "peer's view "].iter().find_map(|word| Some(line.find(word)? + word.len()))
         {
             out.push_str(&format!("  {} #\n", line[..at].trim()));
             continue;

@@ -472,7 +472,7 @@ fn health_and_metrics_answer_on_loopback_and_on_the_socket() {
     assert!(reset.status.success(), "{reset:?}");
     assert_eq!(
         String::from_utf8_lossy(&reset.stdout),
-        "2 sessions are reset; they come again by themselves\n"
+        "2 sessions are reset; they are set up again by themselves\n"
     );
     within(PATIENCE, "not ready", || {
         let (code, body) = hosts.ask(1, "GET", "/readyz", "")?;

@@ -100,7 +100,7 @@ fn each_host_works_with_its_own_user_of_etcd_and_changes_nothing_of_others() {
         let codes: BTreeSet<&str> =
             status["problems"].as_array().unwrap().iter().filter_map(|p| p["code"].as_str()).collect();
         assert!(codes.is_empty(), "{status:#}\n{}", hosts.log(host));
-        assert!(!hosts.log(host).contains("cannot be made known"), "{}", hosts.log(host));
+        assert!(!hosts.log(host).contains("cannot be registered in the store"), "{}", hosts.log(host));
         assert!(!hosts.log(host).contains("permission denied"), "{}", hosts.log(host));
     }
     hosts.until_routes(1, &["10.244.1.0/26 blackhole", "10.244.2.0/26"]);

@@ -93,7 +93,9 @@ fn a_damaged_store_is_left_alone_and_the_agent_goes_on_from_its_cache() {
     assert!(imported.status.success(), "{imported:?}");
     hosts.until(1, "holds still", |status| status["verdict"] == "frozen");
     assert!(hosts.tortie(1, &["store", "accept"]).status.success());
-    hosts.until(1, "goes on", |status| !has("store-damaged")(status) && status["store"]["connected"] == true);
+    hosts.until(1, "continues", |status| {
+        !has("store-damaged")(status) && status["store"]["connected"] == true
+    });
     hosts.until_routes(1, OWN);
     let released = hosts.tortie(1, &["--datastore", STORE, "ipam", "release", "--handle", "lab.one"]);
     assert!(released.status.success(), "the handle of the address is there: {released:?}");

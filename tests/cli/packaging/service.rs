@@ -148,7 +148,7 @@ fn a_level_of_the_logs_is_asked_for_and_ends_by_itself() {
     assert!(agent.run(&["log", "level", "--reset"]).status.success() && notes().is_empty());
     let output = agent.run(&["log", "level", "bgpd:debug"]);
     assert_eq!(output.status.code(), Some(2), "{output:?}");
-    assert!(crate::common::command::stderr(&output).contains("no such subject"), "{output:?}");
+    assert!(crate::common::command::stderr(&output).contains("unknown subject"), "{output:?}");
     // Every line is a JSON object with the same members.
     for line in agent.log().lines() {
         let line: serde_json::Value = serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"));
@@ -156,5 +156,5 @@ fn a_level_of_the_logs_is_asked_for_and_ends_by_itself() {
             assert!(line[name].is_string(), "{line}");
         }
     }
-    assert!(agent.log().contains("a level that was asked for has ended"), "{}", agent.log());
+    assert!(agent.log().contains("a temporary level has ended"), "{}", agent.log());
 }

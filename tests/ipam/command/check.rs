@@ -52,7 +52,7 @@ fn each_kind_is_found_and_what_can_be_is_repaired() {
         let clean = check(&store);
         assert!(clean.status.success(), "{clean:?}");
         assert_eq!(json(&clean)["findings"].as_array().unwrap().len(), 0);
-        assert!(done(&store.run(&["ipam", "check", "--node", "h1"])).contains("nothing is wrong"));
+        assert!(done(&store.run(&["ipam", "check", "--node", "h1"])).contains("no problem found"));
 
         // One inconsistency of each kind.
         let leaked = assign(&store, &["--node", "h1", "--num4", "2", "--handle", "gone"]);
@@ -106,7 +106,7 @@ fn each_kind_is_found_and_what_can_be_is_repaired() {
         // A second run finds and does nothing.
         assert!(
             done(&store.run(&["ipam", "release", "--from-check", "--node", "h1"]))
-                .contains("nothing was found")
+                .contains("no problem was found")
         );
     });
 }

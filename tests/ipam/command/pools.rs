@@ -178,7 +178,7 @@ fn why_ip_reports_what_ipam_show_reports() {
         "net.c1",
         "shop",
         "cni/web/eth0 on h1",
-        "routes: no agent here",
+        "routes: no agent runs here",
     ] {
         assert!(text.contains(word), "no {word:?}: {text}");
     }

@@ -180,7 +180,7 @@ fn a_station_that_does_not_read_holds_nobody_up_and_receives_all_later() {
         peer["families"][0]["best"] == 12_000
     });
     println!("the table came in {:?}", begin.elapsed());
-    agent.wait_for("its end", |a| a.log().contains("it takes nothing any more"));
+    agent.wait_for("its end", |a| a.log().contains("it no longer reads"));
     drop(silent);
     let mut station = Station::begun(&listener);
     station.up();

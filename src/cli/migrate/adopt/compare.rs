@@ -10,6 +10,7 @@ use crate::cli::migrate::report::Progress;
 use crate::cli::migrate::restarts;
 use crate::cli::migrate::trial::{self, Compared};
 use crate::host_checks::{MigrationPhase, Restarts};
+use tortie_config::counted;
 
 /// Reason for skipping a step in a resumed adoption.
 const DONE_BEFORE: &str = "done before, and Calico's daemons were ended since";
@@ -33,7 +34,7 @@ impl Session<'_> {
         }
         if !running.is_empty() && self.command.stop.is_empty() && !self.command.dry_run {
             let text = format!(
-                "{} runs, and it was not said how to end it; by what keeps it: {}",
+                "{} runs, and no option says how to end it; suggested for what runs it: {}",
                 names(running),
                 StopWith::suggested(running)
             );
@@ -67,9 +68,9 @@ impl Session<'_> {
         }
         if !found.differences.is_empty() && !self.command.accept_differences && !self.command.dry_run {
             let text = format!(
-                "{} differences between what Calico left and what Tortie wants: fix them, or take them over with \
-                 --accept-differences. Nothing was changed",
-                found.differences.len()
+                "{} between the state that Calico left and the desired state of Tortie: fix them, or accept \
+                 them with --accept-differences. Nothing was changed",
+                counted(found.differences.len(), "difference")
             );
             return Err(Failure::new(Exit::Refused, "differences", text));
         }
@@ -136,8 +137,8 @@ impl Session<'_> {
             return Ok(());
         }
         let text = format!(
-            "{} differences: adopt would refuse without --accept-differences",
-            progress.report.differences.len()
+            "{}: adopt would refuse without --accept-differences",
+            counted(progress.report.differences.len(), "difference")
         );
         Err(Failure::new(Exit::No, "differences", text))
     }

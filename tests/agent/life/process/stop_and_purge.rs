@@ -131,7 +131,7 @@ fn what_stays_and_what_goes_at_each_end() {
     assert!(left.contains_key("/calico/bgp/v1/host/host2/ip_addr_v4"), "{left:?}");
     let text =
         stdout(&hosts.tortie(1, &["--datastore", "sqlite:/store/store.db", "purge", "--force", "--keys"]));
-    assert!(text.contains("has lost") && text.contains("left where it is"), "{text}");
+    assert!(text.contains("is cleared of") && text.contains("left where it is"), "{text}");
     assert_eq!(kernel(&hosts), before);
 
     // The whole store: rejected while another agent uses it, and for a file that is no store.
