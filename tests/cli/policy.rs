@@ -258,7 +258,7 @@ fn a_dry_run_says_what_would_change_and_writes_nothing() {
         let text = stdout(output);
         for line in [
             "would change (rev ",
-            "1 of this host touched: cni/web/eth0",
+            "1 endpoint of this host affected: cni/web/eth0",
             "policy web-in inbound (changed)",
             "                 - allow tcp from (role == \"client\") to port 80,8000:8080\n                   allow icmp",
             "(gone): +0 -1 members",

@@ -510,7 +510,9 @@ fn screens_and_answers_are_as_agreed() {
 
 /// Removes lines with the number of best paths that changed at once, which depends on the order of sessions.
 fn lasting(text: &str) -> String {
-    text.split_inclusive('\n').filter(|line| !line.contains("best paths changed")).collect()
+    text.split_inclusive('\n')
+        .filter(|line| !(line.contains("best path") && line.contains(" changed")))
+        .collect()
 }
 
 /// Waits until both hosts have reported all their sessions as up in their status keys, which takes a moment.

@@ -287,5 +287,5 @@ fn long_the_unit_through_a_hang_an_upgrade_a_removal_and_a_shutdown() {
     machine.must("systemctl --no-block poweroff");
     machine.until_off();
     let log = machine.out("agent.log");
-    assert!(log.contains("drained: 1 session was sent all routes"), "{log}\n{}", machine.out("far.log"));
+    assert!(log.contains("drained: all routes were sent to 1 session"), "{log}\n{}", machine.out("far.log"));
 }

@@ -309,7 +309,7 @@ impl FakeAgent {
             (2_000, "c-2", "rib", "-", down, "Established -> Active the peer closed the connection"),
             (1_900, "c-3", "rib", "+", down, "OpenConfirm -> Established"),
             (372, "c-4", "rib", "-", down, "Established -> Active hold timer expired"),
-            (90, "c-7", "rib", "~", "10.64.7.0/24", "1 best paths changed"),
+            (90, "c-7", "rib", "~", "10.64.7.0/24", "1 best path changed"),
         ] {
             agent.record(ago, change, plane, mark, subject, text);
         }

@@ -124,7 +124,7 @@ fn what_is_asked_is_answered_by_mouse_keys_and_address() {
     browser.go("#/route/10.64.7.0%2F24");
     browser.sees("NOT advertised to tor-a");
     browser.sees("shorter AS path");
-    browser.sees("1 best paths changed");
+    browser.sees("1 best path changed");
     browser.go("#/routes");
     browser.sees("there are more");
     browser.eval("[...document.querySelectorAll('button')].find(b => b.innerText === 'Next page').click()");
@@ -347,7 +347,7 @@ fn a_file_of_diags_is_the_page_without_an_agent() {
     // One of the 300 routes with its history; answers that were not recorded are unavailable.
     browser.go("#/route/10.64.7.0%2F24");
     browser.wait(ONE_ROW);
-    browser.sees("1 best paths changed");
+    browser.sees("1 best path changed");
     browser.sees("This file does not contain that: use the page of the agent.");
     assert_eq!(browser.eval("document.getElementById('live').checkVisibility()"), false);
     browser.shoot("file");

@@ -102,7 +102,7 @@ fn a_host_that_leaves_announces_it_to_its_neighbours_first() {
     hosts.until_ended(1);
     until(&hosts, None, None);
     println!("{:?} from SIGTERM to the withdrawal", begin.elapsed());
-    assert!(hosts.log(1).contains("drained: 2 sessions were sent all routes"), "{}", hosts.log(1));
+    assert!(hosts.log(1).contains("drained: all routes were sent to 2 sessions"), "{}", hosts.log(1));
     assert_eq!(hosts.tortie(2, &["bgp", "routes", BLOCK]).status.code(), Some(1));
     assert_eq!(hosts.routes(1), kernel, "the kernel forwards to the last");
 }
