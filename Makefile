@@ -15,7 +15,7 @@ deb: build-tools
 	packaging/deb.sh target/release/tortie
 
 .PHONY: demo build build-tools deb static test test-long soak no-test-hooks fuzz-smoke bench peers fmt fmt-check lint docs
-.PHONY: tools unused deny no-etcd check-release release-tests publish-check
+.PHONY: tools spelling unused deny no-etcd check-release release-tests publish-check
 .DEFAULT_GOAL := build
 
 build: build-tools
@@ -35,7 +35,7 @@ demo:
 	target/debug/tortie demo $(ARGS)
 
 # Formatting first: it fails in a second. Clippy and the tests share one profile, so dependencies compile once.
-test: peers fmt-check lint docs fuzz-smoke
+test: peers fmt-check spelling lint docs fuzz-smoke
 	$(CARGO) test --workspace --no-fail-fast
 
 # Five seconds a fuzz target, two at a time: the stable Rust of all else and a C++ compiler for libFuzzer (g++).
@@ -89,7 +89,13 @@ docs:
 TOOLS := target/tools
 
 tools:
-	@tests/tools/cargo-tools.sh $(TOOLS)
+	@tests/tools/cargo-tools.sh $(TOOLS) cargo-deny cargo-machete
+
+# The term test has two halves. This one checks the spelling of documents, comments and texts of the program; its failures have file, line,
+# word and suggestion, and tests/tools/typos.toml has the words that are right. The other half is `cargo test --test architecture words`.
+spelling:
+	@tests/tools/cargo-tools.sh $(TOOLS) typos-cli
+	$(TOOLS)/bin/typos --config tests/tools/typos.toml --format brief
 
 # Dependencies that no source names.
 unused: tools

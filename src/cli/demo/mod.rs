@@ -140,10 +140,9 @@ fn outside(context: &Context, command: &DemoCommand) -> Result<(), Failure> {
     let rootless = matches!(sandbox, Sandbox::Rootless { .. });
     let program = own_program()?;
     let router = choose(command.router, rootless, &program)?;
-    let progress = Progress { people: format.is_text() };
-    let how = if rootless { "rootless; everything vanishes on exit" } else { "everything vanishes on exit" };
+    let progress = Progress::new(format.is_text());
     progress.say(&format!(
-        "tortie demo: {}, 1 router ({}), {}          ({how})\n",
+        "tortie demo: {}, 1 router ({}), {}",
         counted(command.hosts, "host"),
         router.name(),
         counted(command.hosts, "workload")
