@@ -123,7 +123,11 @@ pub(in crate::host_checks) fn keys(host: &Host<'_>, results: &mut Results) {
     settings.dedup();
     if !settings.is_empty() {
         let text = format!("settings of Felix that have no effect here: {}", settings.join(", "));
-        results.warn(&codes::CHECK_UNKNOWN_SETTINGS, text, "see docs/how-to/migrate.md for their replacements");
+        results.warn(
+            &codes::CHECK_UNKNOWN_SETTINGS,
+            text,
+            "see docs/how-to/migrate.md for their replacements",
+        );
     }
 }
 
