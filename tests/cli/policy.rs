@@ -103,7 +103,7 @@ fn answers(ask: impl Fn(&[&str]) -> CommandOutput) {
         ),
         "{shown}"
     );
-    assert!(text(&["endpoint", "show", "10.65.1.1"]).contains("made on h2"));
+    assert!(text(&["endpoint", "show", "10.65.1.1"]).contains("Host h2 programs its rules"));
     let (code, _, err) = ask(&["endpoint", "show", "nobody"]);
     assert!(code == Some(1) && err.contains("nobody") && err.contains("endpoint list --all"), "{err}");
     // Two endpoints of this host have the same id.

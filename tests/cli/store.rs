@@ -167,7 +167,7 @@ fn one_bad_value_keeps_a_whole_import_out() {
             "as_num",
             "many",
             "node_mesh",
-            "no text",
+            "not text",
             "begins with /",
         ],
     );

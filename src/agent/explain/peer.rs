@@ -354,7 +354,8 @@ fn effect(e: &PeerEvidence) -> String {
                 blocks.iter().filter(|(_, there)| !there).map(|(block, _)| block.to_string()).collect();
             match (lost.len(), blocks.len()) {
                 (0, all) => format!("other paths still reach {} of {}", counted(all, "block"), p.name),
-                (n, _) => format!("unreachable from here: {} ({})", counted(n, "block"), joined(&lost)),
+                (1, _) => format!("1 block ({}) is unreachable from here", joined(&lost)),
+                (n, _) => format!("{n} blocks ({}) are unreachable from here", joined(&lost)),
             }
         }
         None => "routes that only this peer announced are gone; nothing is announced to it".to_owned(),

@@ -316,7 +316,7 @@ fn a_session_that_stands_and_whose_peer_takes_nothing_is_not_well() {
     assert_eq!((code.as_str(), certainty), ("slow-peer", Certainty::Implied));
     assert!(text.contains("but rack1-n05 has not read its queue for 34s"), "{text}");
     assert!(why.answer.ends_with("is Established, up for 6m12s"), "{}", why.answer);
-    assert!(!why.good && why.effect.is_some_and(|effect| effect.contains("withdrawn routes")));
+    assert!(!why.good && why.effect.is_some_and(|effect| effect.contains("including withdrawals")));
     assert_eq!(why.steps.iter().filter(|step| step.verdict == Verdict::Stop).count(), 1);
     // Other problems in `status` do not affect the session's verdict.
     e.status =

@@ -156,6 +156,6 @@ fn a_thousand_sessions_are_a_few_lines() {
         why.steps.iter().filter(|step| step.name == "advertised").map(|step| step.text.as_str()).collect();
     assert_eq!(
         lines,
-        ["to 1 peers (n0): yes (why)", "to 999 peers (n1, n2, n3, n4, n5 and 994 more): no, reflection: why"]
+        ["to 1 peer (n0): yes (why)", "to 999 peers (n1, n2, n3, n4, n5 and 994 more): no, reflection: why"]
     );
 }

@@ -463,7 +463,7 @@ mod tests {
         assert!(codes_of(&late).contains(&stale));
         let problem = problems(&late, None).into_iter().find(|p| p.code == stale).map(|p| (p.text, p.next));
         let (text, next) = problem.unwrap_or_default();
-        assert!(text.contains("since 21s") && text.contains("revision 7"), "{text}");
+        assert!(text.contains("for 21s") && text.contains("revision 7"), "{text}");
         assert!(next.starts_with("tortie "), "{next}");
         let away = CoreSnapshot { store_unreachable: Some("no answer".to_owned()), ..late };
         assert!(!codes_of(&away).contains(&stale));

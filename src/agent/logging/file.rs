@@ -176,7 +176,7 @@ mod tests {
             (folder.join("dangling"), "link"),
             (folder.join("linked/passwd"), "link"),
             (folder.join("linked/new/agent.log"), "link"),
-            (folder.join("twin"), "other names"),
+            (folder.join("twin"), "other hard links"),
             (folder.join("twin/agent.log"), "no folder"),
             (folder.join("pipe"), "pipe"),
             (folder.join("socket"), "socket"),

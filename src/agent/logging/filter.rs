@@ -196,10 +196,10 @@ mod tests {
         assert!(!by_peer.covers("tortie") && !by_peer.covers("tortie::speakers"));
         assert!(read("all:trace").unwrap().covers("tortie::store::feed"));
         for (rule, why) in [
-            ("bgp", "no level"),
+            ("bgp", "the level is missing"),
             ("bgp:loud", "unknown level"),
             ("bgpd:info", "unknown subject"),
-            ("bgp.peer=:info", "no peer"),
+            ("bgp.peer=:info", "the peer is missing"),
         ] {
             let error = read(rule).unwrap_err();
             assert!(error.contains(why) && error.contains(rule), "{error}");

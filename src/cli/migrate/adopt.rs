@@ -64,7 +64,7 @@ pub(super) fn plan(context: &Context, command: &AdoptCommand) -> Result<(), Fail
     for (at, line) in steps.iter().enumerate() {
         progress.say(&format!("{:>2}  {}", at + 1, line.what));
         progress.say(&format!("      traffic:  {}", line.traffic));
-        progress.say(&format!("      way back: {}", line.way_back));
+        progress.say(&format!("      rollback: {}", line.way_back));
     }
     progress.report.steps = steps;
     progress.report.next = leftovers(&daemons, command);

@@ -368,6 +368,6 @@ mod tests {
         let text = fs::read_to_string(&path).unwrap().replace("\"version\":1", "\"version\":2");
         fs::write(&path, text).unwrap();
         drop(journal);
-        assert!(Journal::open(dir.path()).unwrap_err().text.contains("form 2"));
+        assert!(Journal::open(dir.path()).unwrap_err().text.contains("format 2"));
     }
 }

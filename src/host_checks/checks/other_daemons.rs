@@ -27,8 +27,10 @@ pub(in crate::host_checks) fn felix_rules(host: &Host<'_>, results: &mut Results
         match rules {
             Some(0) => {}
             Some(n) => {
-                let text =
-                    format!("{tool} has {n} rules of Felix (cali-*), which still filter in addition to ours");
+                let text = format!(
+                    "{tool} has {} of Felix (cali-*), active in addition to ours",
+                    counted(n, "rule")
+                );
                 let fix = "tortie migrate adopt removes them when ours are in force, without an \
                            interruption of traffic";
                 results.fail(&codes::CHECK_FELIX_RULES, text, fix);

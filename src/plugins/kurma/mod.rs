@@ -171,7 +171,7 @@ mod tests {
     fn what_is_wrong_with_a_configuration_is_named() {
         for (bad, word) in [
             (&b""[..], "no configuration"),
-            (b"{\"name\": ", "no JSON"),
+            (b"{\"name\": ", "not JSON"),
             (b"[]", "object"),
             (br#"{"name": "a/b"}"#, "name"),
             (br#"{"name": "n", "mtu": "big"}"#, "mtu"),

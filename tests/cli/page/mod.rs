@@ -173,7 +173,7 @@ fn what_is_asked_is_answered_by_mouse_keys_and_address() {
     browser.sees("/workload/cni/0123456789ab.../endpoint/eth0");
     // One change, and only the objects that it affected.
     browser.go("#/timeline/c-4");
-    browser.sees("Only what change c-4 touched");
+    browser.sees("Only what change c-4 affected");
     browser.wait(ONE_ROW);
     browser.eval("document.querySelector('nav a[data-view=sessions]').click()");
     browser.sees("BGP sessions of this host");
@@ -189,7 +189,7 @@ fn empty_frozen_without_store_and_without_agent() {
     browser.look(1000, 800, false);
     let empty = [
         ("#/", "No other host is known yet"),
-        ("#/sessions", "No session is wanted"),
+        ("#/sessions", "No session is configured"),
         ("#/routes", "There is no route"),
         ("#/ipam", "tortie ipam pool create"),
         ("#/policy", "This host has no endpoint"),
@@ -348,7 +348,7 @@ fn a_file_of_diags_is_the_page_without_an_agent() {
     browser.go("#/route/10.64.7.0%2F24");
     browser.wait(ONE_ROW);
     browser.sees("1 best path changed");
-    browser.sees("This file does not contain that: use the page of the agent.");
+    browser.sees("This file does not have that: ask the agent.");
     assert_eq!(browser.eval("document.getElementById('live').checkVisibility()"), false);
     browser.shoot("file");
     assert_eq!(browser.requests(), loaded, "it asks somebody");
