@@ -14,7 +14,7 @@ deb: build-tools
 	$(CARGO) build --release --locked --bin tortie
 	packaging/deb.sh target/release/tortie
 
-.PHONY: demo build build-tools deb static test test-long soak no-test-hooks fuzz-smoke bench peers fmt fmt-check lint docs
+.PHONY: demo build build-tools static-tools deb static test test-long soak no-test-hooks fuzz-smoke bench peers fmt fmt-check lint docs
 .PHONY: tools spelling unused deny no-etcd check-release release-tests publish-check
 .DEFAULT_GOAL := build
 
@@ -22,9 +22,8 @@ build: build-tools
 	$(CARGO) build --workspace
 
 # One file that runs on any Linux of this processor, whatever C library it has: musl, SQLite and TLS are inside. Needs rustup, which
-# brings the target, and a C compiler for it (Debian: musl-tools); then it is tried in an empty root.
-static: build-tools
-	@command -v musl-gcc >/dev/null || { echo "musl-gcc is missing (Debian: apt install musl-tools)" >&2; exit 1; }
+# brings the target; then it is tried in an empty root.
+static: static-tools
 	rustup target add $(STATIC)
 	$(CARGO) build --release --locked --bin tortie --target $(STATIC)
 	packaging/static.sh target/$(STATIC)/release/tortie
@@ -72,6 +71,10 @@ peers:
 # A C compiler, protoc and ip, where they are missing.
 build-tools:
 	@tests/tools/peers.sh $(PEERS) build
+
+# The same, and a C compiler for musl.
+static-tools:
+	@tests/tools/peers.sh $(PEERS) static
 
 fmt:
 	$(CARGO) fmt --all
@@ -121,11 +124,11 @@ release-tests: peers
 
 # All files of a release (RELEASING.md), below target/release-VERSION; the same commit gives the same octets.
 .PHONY: release reproduce sbom
-release:
+release: static-tools
 	packaging/release.sh
 
 # Two clones in different folders, two release builds: their files have to be equal.
-reproduce:
+reproduce: static-tools
 	packaging/reproduce.sh
 
 # The bill of materials alone.

@@ -136,6 +136,16 @@ fn run(net: &Network, commands: &[Typed], wrong: &mut Vec<String>) {
     }
 }
 
+/// Maximum number of words of README.md, code and tables included: it is the first page, not the manual.
+const README_WORDS: usize = 1000;
+
+#[test]
+fn the_readme_is_one_page() {
+    let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md")).unwrap();
+    let words = text.split_whitespace().count();
+    assert!(words <= README_WORDS, "README.md has {words} words, at most {README_WORDS} are wanted");
+}
+
 #[test]
 fn commands_of_the_documents_work() {
     if !matches!(Sandbox::detect(), Ok(Sandbox::Root)) {

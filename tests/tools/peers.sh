@@ -1,11 +1,12 @@
 #!/bin/bash
 # peers.sh - installs what a build needs, and unpacks the daemons that the demo and the tests run below target/peers.
 #
-#   tests/tools/peers.sh [DIR] [build|demo|all]     DIR: target/peers, then DIR/bin/NAME runs NAME
+#   tests/tools/peers.sh [DIR] [build|static|demo|all]     DIR: target/peers, then DIR/bin/NAME runs NAME
 #
 #   build   a C compiler, protoc and ip: installed where they are missing
-#   demo    the same, and BIRD (about 6 MB)
-#   all     the same, a C++ compiler for libFuzzer, and all daemons and clients of the tests (the default; about 350 MB)
+#   static  the same, and a C compiler for the C library musl
+#   demo    as build, and BIRD (about 6 MB)
+#   all     as demo, a C++ compiler for libFuzzer, and all daemons and clients of the tests (the default; about 350 MB)
 #
 # Daemons are not installed: their packages are downloaded and unpacked, so no service is started or enabled, no user is added
 # and the machine's network stays as it is. Only what a build needs from the system itself is installed (in CI systemd, too), with
@@ -18,7 +19,7 @@ STAMP="peers 18"
 PATH=$PATH:/usr/sbin:/sbin
 say() { echo "peers: $*" >&2; }
 fail() { say "$*"; exit 1; }
-case "$SET" in build | demo | all) ;; *) fail "$SET: there is build, demo and all" ;; esac
+case "$SET" in build | static | demo | all) ;; *) fail "$SET: there is build, static, demo and all" ;; esac
 has() { command -v "$1" >/dev/null; }
 # protoc with the types that come with it: Debian keeps them in a package of their own.
 has_protoc() {
@@ -31,11 +32,11 @@ systemd() { [ -z "${CI:-}" ] || [ -x /lib/systemd/systemd ]; }
 # The set of an earlier run contains this one.
 unpacked() {
   case "$SET:$(cat "$DIR/stamp" 2>/dev/null)" in
-    "build:"* | "demo:$STAMP"* | "all:$STAMP all") return 0 ;;
+    "build:"* | "static:"* | "demo:$STAMP"* | "all:$STAMP all") return 0 ;;
     *) return 1 ;;
   esac
 }
-installed() { has cc && has_protoc && has ip && { [ "$SET" != all ] || { has c++ && systemd; }; }; }
+installed() { has cc && has_protoc && has ip && { [ "$SET" != static ] || has musl-gcc; } && { [ "$SET" != all ] || { has c++ && systemd; }; }; }
 if unpacked && installed; then exit 0; fi
 
 PACKAGES=bird2
@@ -53,7 +54,7 @@ all_packages() {
   # What opens the page: tests/cli/page.
   PACKAGES="$PACKAGES chromium-headless-shell"
 }
-case "$SET" in build) PACKAGES= ;; demo) ;; all) all_packages ;; esac
+case "$SET" in build | static) PACKAGES= ;; demo) ;; all) all_packages ;; esac
 # Packages and megabytes (10^6 octets) that apt would download: the output of --print-uris.
 sizes() { awk -v q="'" 'index($0, q) == 1 { n++; size += $3 } END { printf "%d package%s, %.1f MB", n, n == 1 ? "" : "s", size / 1e6 }'; }
 has apt-get && has dpkg-deb \
@@ -64,6 +65,7 @@ missing=()
 has cc || missing+=(gcc libc6-dev)
 [ "$SET" != all ] || has c++ || missing+=(g++)
 has make || missing+=(make)
+[ "$SET" != static ] || has musl-gcc || missing+=(musl-tools)
 has_protoc || missing+=(protobuf-compiler libprotobuf-dev)
 has ip || missing+=(iproute2)
 [ "$SET" != all ] || systemd || missing+=(systemd)
