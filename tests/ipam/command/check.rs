@@ -106,7 +106,7 @@ fn each_kind_is_found_and_what_can_be_is_repaired() {
         // A second run finds and does nothing.
         assert!(
             done(&store.run(&["ipam", "release", "--from-check", "--node", "h1"]))
-                .contains("no problem was found")
+                .contains("no problems were found")
         );
     });
 }

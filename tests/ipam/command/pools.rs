@@ -19,7 +19,7 @@ fn a_pool_lives_and_dies() {
     );
     // As calicoctl does for the first pool with IPIP.
     assert_eq!(export["/calico/v1/config/IpInIpEnabled"], "true");
-    fails(&store, &["ipam", "pool", "create", "10.65.0.0/16"], 1, &["there already"]);
+    fails(&store, &["ipam", "pool", "create", "10.65.0.0/16"], 1, &["exists already"]);
     fails(&store, &["ipam", "pool", "create", "10.65.4.0/24"], 2, &["overlaps", "10.65.0.0/16"]);
     fails(&store, &["ipam", "pool", "create", "169.254.0.0/20"], 2, &["169.254.0.0/16"]);
     fails(&store, &["ipam", "pool", "create", "10.66.0.0/28"], 2, &["block"]);
@@ -33,7 +33,7 @@ fn a_pool_lives_and_dies() {
     assert!(pools[1]["addresses"].is_null(), "2^64 is no JSON number");
     assert!(done(&store.run(&["ipam", "pools"])).contains("2^64"));
     // A pool in use cannot be deleted. A disabled one allocates nothing, and its addresses are still known.
-    fails(&store, &["ipam", "pool", "delete", "10.65.0.0/16"], 7, &["1 addresses", "tortie ipam blocks"]);
+    fails(&store, &["ipam", "pool", "delete", "10.65.0.0/16"], 7, &["1 address of", "tortie ipam blocks"]);
     done(&store.run(&["ipam", "pool", "disable", "10.65.0.0/16"]));
     fails(&store, &["ipam", "assign", "--node", "h2", "--num4", "1"], 1, &["pool"]);
     assert!(done(&store.run(&["ipam", "show", &addr])).contains("allocated"));
