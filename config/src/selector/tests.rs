@@ -125,7 +125,7 @@ fn bad_selectors_name_the_place() {
         ("has()", 4, 5, "a label name"),
         ("has(a b)", 6, 7, "`)` after the label name, found `b`"),
         ("has(a", 5, 6, "`)` after the label name, found the end"),
-        ("all(a)", 4, 5, "all() takes nothing"),
+        ("all(a)", 4, 5, "all() has no argument"),
         ("in == \"x\"", 0, 1, "the operator `in`"),
         ("in.x == \"x\"", 0, 1, "the operator `in`"),
         ("notin == \"x\"", 0, 1, "the operator `not in`"),
