@@ -177,7 +177,7 @@ mod tests {
             (folder.join("linked/passwd"), "link"),
             (folder.join("linked/new/agent.log"), "link"),
             (folder.join("twin"), "other hard links"),
-            (folder.join("twin/agent.log"), "no folder"),
+            (folder.join("twin/agent.log"), "not a folder"),
             (folder.join("pipe"), "pipe"),
             (folder.join("socket"), "socket"),
             (folder.join("there"), "directory"),
@@ -194,7 +194,7 @@ mod tests {
         // A pipe with a waiting reader is rejected, too.
         let _reader =
             rustix::fs::open(folder.join("pipe"), OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()).unwrap();
-        assert!(open(&folder, &folder.join("pipe")).unwrap_err().contains("no file"));
+        assert!(open(&folder, &folder.join("pipe")).unwrap_err().contains("not a regular file"));
         assert_eq!(std::fs::read(outside.join("passwd")).unwrap(), b"x");
         assert_eq!(std::fs::read_dir(&outside).unwrap().count(), 1, "nothing was made there");
         for path in ["there/agent.log", "new/agent.log", "agent.log", "agent.log"] {

@@ -180,7 +180,7 @@ const FAULTS: &[Fault] = &[
         name: "a full conntrack table",
         at: At::Host(2),
         code: "conntrack-full",
-        of: "of 1 connections",
+        of: "of 1 entries",
         says: &["[conntrack-full]", "nf_conntrack_max"],
     },
     Fault {
@@ -223,7 +223,7 @@ const FAULTS: &[Fault] = &[
         at: At::ExtraAgent("stale"),
         code: "stale-revision",
         of: "the store has not confirmed that revision",
-        says: &["[stale-revision]", "forgets connections"],
+        says: &["[stale-revision]", "drops idle connections"],
     },
     Fault {
         name: "a peer that takes nothing",

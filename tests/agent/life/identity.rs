@@ -138,7 +138,7 @@ fn another_name_takes_nothing_away_and_leaves_nothing() {
     });
     let before: Vec<String> = export(&hosts).into_keys().collect();
     let (done, said) = cni(&hosts, "ADD", "host1.example.com");
-    assert!(!done && said.contains("host1.example.com") && said.contains("is host1's"), "{said}");
+    assert!(!done && said.contains("host1.example.com") && said.contains("runs as host1"), "{said}");
     assert_eq!(export(&hosts).into_keys().collect::<Vec<_>>(), before, "a failed ADD leaves nothing");
     hosts.kill("host1");
     let script = format!(

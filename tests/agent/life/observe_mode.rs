@@ -249,7 +249,7 @@ fn observe_sees_what_bird_and_felix_left_and_touches_nothing() {
         "- 10.244.1.1/32: route to cali1: missing",
         "- 10.244.3.0/26: route to block of host3 over 172.30.0.3: missing",
         "~ 10.244.2.0/26: block of host2: should be via 172.30.0.2 dev eth1",
-        "+ 10.244.77.0/26: via 172.30.0.2 dev eth1, proto bird: nobody announces it any more",
+        "+ 10.244.77.0/26: via 172.30.0.2 dev eth1, proto bird: no peer announces it any more",
         "~ app == \"web2\": ",
         "- cali-tw-cali1: ",
     ];
@@ -421,7 +421,7 @@ fn observe_compares_the_second_family_and_its_own_bird_too() {
     let found = differing(&lines);
     let expected = [
         "- fd00:10:244:2::/122: route to block of host2 over fd30::2: missing",
-        "+ fd00:10:244:77::/122: via fd30::2 dev eth1, proto bird: nobody announces it any more",
+        "+ fd00:10:244:77::/122: via fd30::2 dev eth1, proto bird: no peer announces it any more",
         "- fd00:10:244:1::1/128: route to cali1: missing",
         "~ cali-tw-cali1 (IPv6): no rule of cali-to-wl-dispatch sends packets of cali1 there",
         "~ app == \"web2\": ",

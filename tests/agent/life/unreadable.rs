@@ -29,7 +29,7 @@ fn a_peer_whose_value_never_could_be_read_is_listed_with_its_key() {
         let row = table.lines().find(|line| line.starts_with(address)).unwrap_or_else(|| panic!("{table}"));
         assert!(row.contains("Unreadable") && row.contains(key), "{row}");
         let one = hosts.tortie(1, &["bgp", "peer", address]);
-        assert!(one.status.success() && stdout(&one).contains("cannot be read"), "{one:?}");
+        assert!(one.status.success() && stdout(&one).contains("cannot be parsed"), "{one:?}");
         hosts.rm(key);
         within(PATIENCE, "it is not listed any more", || match listed(address) {
             Ok(peer) => Err(format!("{peer:#}")),

@@ -25,7 +25,7 @@ pub(crate) fn diff() -> Diff {
         line("?", "neighbours: static neighbours and sysctls of 12 workloads are not compared"),
         line("-", &format!("10.244.3.0/26: route to block of {}: missing", super::fake_agent::HOSTILE)),
         line("~", "10.244.2.0/26: should be via 10.0.0.2 dev eth0, and is via 10.0.0.9 dev eth0"),
-        line("+", "10.244.77.0/26: nobody announces it any more"),
+        line("+", "10.244.77.0/26: no peer announces it any more"),
     ];
     let rules = vec![line("?", "frame: failsafe ports are not compared")];
     serde_json::from_value(json!({ "sections": [section("routes", routes), section("rules", rules)],
