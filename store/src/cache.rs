@@ -464,7 +464,7 @@ mod tests {
             let reached = |end: usize| at + usize::from(cut) >= end;
             if !reached(whole) {
                 let error = loaded.expect_err("no checksum before it").to_string();
-                assert!(error.contains("line") && error.contains("written anew"), "{at}: {error}");
+                assert!(error.contains("line") && error.contains("written again"), "{at}: {error}");
                 return;
             }
             let cached = loaded.unwrap().unwrap();

@@ -191,7 +191,7 @@ mod tests {
             (r#"{"schema":1}"#, None),
             (r#"{"schema":1,"since":"0.1.0"}"#, None),
             (r#"{"schema":2,"later":[1]}"#, Some("needs schema 2")),
-            ("2.0", Some("does not know")),
+            ("2.0", Some("does not support")),
         ] {
             let store = open(&options).await.unwrap();
             // The schema key itself can always be repaired.

@@ -308,7 +308,7 @@ impl Machine {
             let all: Value = serde_json::from_str(&text).map_err(|e| format!("{e}: {text}"))?;
             let known = all["items"].as_array().into_iter().flatten().find(|drop| {
                 let drop = drop.to_string();
-                drop.contains(source) && drop.contains("IPIP from a source that is no host")
+                drop.contains(source) && drop.contains("IPIP from a source that is not a host")
             });
             evidence = known.map(Value::to_string).ok_or(text)?;
             Ok(())
