@@ -101,7 +101,7 @@ impl Core {
                         change,
                         plane: Plane::Kernel,
                         mark: '~',
-                        subject: format!("{}", counted(prefixes, "prefix")),
+                        subject: counted(prefixes, "prefix").to_string(),
                         text: format!(
                             "{} written, {deleted} deleted, acknowledged after {micros} us",
                             counted(written, "route")
@@ -235,7 +235,7 @@ impl Core {
                 change,
                 plane: Plane::Kernel,
                 mark: '~',
-                subject: format!("{}", counted(acknowledged.len(), "blackhole")),
+                subject: counted(acknowledged.len(), "blackhole").to_string(),
                 text: format!("{written} written, {kept} there already, {removed} removed{after}"),
                 revision: self.revisions.of(change),
             };
