@@ -7,8 +7,11 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 dir=$(realpath -m "${1:-target/reproduce}")
 [ ! -e "$dir" ] || { echo "reproduce: $dir is there already: remove it" >&2; exit 1; }
+# One commit for both: the branch may move while the first one is built.
+commit=$(git rev-parse HEAD)
 for name in a another-folder-with-a-longer-name; do
-  git clone -q --no-local . "$dir/$name/tortie"
+  git clone -q --no-local --no-checkout . "$dir/$name/tortie"
+  git -C "$dir/$name/tortie" checkout -q --detach "$commit"
   # A target directory of its own, whatever the environment says.
   (cd "$dir/$name/tortie" && env -u CARGO_TARGET_DIR packaging/release.sh "$dir/$name/files")
 done
