@@ -52,7 +52,7 @@ fn nobody(dir: &Path, words: &[&str]) -> Option<Output> {
     std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o755)).unwrap();
     let program = dir.join("tortie");
     if !program.exists() {
-        std::fs::copy(TORTIE, &program).unwrap();
+        crate::common::command::copy_program(TORTIE, &program);
     }
     Some(Command::new(program).args(words).uid(65534).gid(65534).output().unwrap())
 }

@@ -122,7 +122,7 @@ fn a_stranger_may_run_it_next_to_a_router_of_our_own() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let program = dir.path().join("tortie");
-    std::fs::copy(env!("CARGO_BIN_EXE_tortie"), &program).unwrap();
+    crate::common::command::copy_program(env!("CARGO_BIN_EXE_tortie"), &program);
     let mut command = Command::new(program);
     command.args(["demo", "--assert", "-o", "json", "--router", "tortie", "--v6", "--hosts", "2"]);
     let output = command.uid(65_534).gid(65_534).current_dir("/").stdin(Stdio::null()).output().unwrap();

@@ -73,7 +73,7 @@ fn without_rights_it_says_what_is_missing() {
     std::fs::set_permissions(dir.path(), open).unwrap();
     // The program must be in a place where another user can run it.
     let program = dir.path().join("tortie");
-    std::fs::copy(env!("CARGO_BIN_EXE_tortie"), &program).unwrap();
+    crate::common::command::copy_program(env!("CARGO_BIN_EXE_tortie"), &program);
     let output = Command::new(program).args(["lab", "up", &file]).uid(65534).gid(65534).output().unwrap();
     assert_eq!(output.status.code(), Some(4), "{output:?}");
     assert!(stderr(&output).contains("sudo"), "{}", stderr(&output));

@@ -108,3 +108,10 @@ impl Drop for Running {
 
 /// A secret that must appear only in output that was requested to show it.
 pub(crate) const SECRET: &str = "corvid-7-lantern";
+
+/// Copies a program that the test starts. Another process writes the copy: a file that this process has open
+/// for writing is open in each process that another test starts meanwhile, and cannot be executed (ETXTBSY).
+pub(crate) fn copy_program(from: impl AsRef<std::path::Path>, to: impl AsRef<std::path::Path>) {
+    let copied = Command::new("cp").arg(from.as_ref()).arg(to.as_ref()).status().unwrap();
+    assert!(copied.success(), "cp {} {}", from.as_ref().display(), to.as_ref().display());
+}

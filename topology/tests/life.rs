@@ -99,7 +99,10 @@ fn a_sandbox_needs_no_root_and_leaves_nothing_on_kill_9() {
     let dir = tempfile::tempdir().unwrap();
     // The test binary may be in a directory that only root can read.
     let program = dir.path().join("helper");
-    std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    // Copied by another process: a file that this one has open for writing is open in each process that another
+    // test starts meanwhile, and cannot be executed (ETXTBSY).
+    let copied = Command::new("cp").arg(std::env::current_exe().unwrap()).arg(&program).status().unwrap();
+    assert!(copied.success());
     let lab_dir = dir.path().join("lab");
     std::fs::create_dir(&lab_dir).unwrap();
     let root = Sandbox::detect().is_ok_and(|s| s == Sandbox::Root);

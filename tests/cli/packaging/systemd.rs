@@ -16,7 +16,7 @@ pub(crate) fn package(dir: &Path) -> Option<()> {
     let program = dir.join("tortie");
     let stripped = Command::new("strip").arg("-o").args([&program, Path::new(TORTIE)]).output();
     if !stripped.is_ok_and(|output| output.status.success()) {
-        std::fs::copy(TORTIE, &program).unwrap();
+        crate::common::command::copy_program(TORTIE, &program);
     }
     let build = || {
         Command::new(format!("{PACKAGING}/deb.sh")).args([&program, dir]).env("DEB_COMPRESS", "none").output()

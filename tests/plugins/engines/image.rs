@@ -26,7 +26,7 @@ fn long_the_agent_runs_from_its_own_image() {
     // Most of the file is debug information.
     let stripped = Command::new("strip").arg("-o").args([&program, Path::new(TORTIE)]).status();
     if !stripped.is_ok_and(|status| status.success()) {
-        std::fs::copy(TORTIE, &program).unwrap();
+        crate::common::command::copy_program(TORTIE, &program);
     }
     let made =
         Command::new(IMAGE_SH).arg(&program).arg("--context").arg(here.join("context")).output().unwrap();
