@@ -1,4 +1,4 @@
-# make demo and make test are all a newcomer needs; both fetch what they miss, the demo about 6 MB beside a compiler and
+# make demo and make test are all a newcomer needs; both fetch what they miss, the demo about 6 MB besides a compiler and
 # protoc, the tests about 350 MB (tests/tools/peers.sh).
 CARGO ?= cargo
 PEERS := target/peers

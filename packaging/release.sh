@@ -49,7 +49,7 @@ sysroot=$(rustc --print sysroot)
 [ -d "$sysroot/lib/rustlib/$target" ] || rustup target add "$target" || fail "the Rust target $target is missing"
 
 # --- the program
-# Settings of whoever runs this would be in the program.
+# Settings of the user's environment would be in the program.
 for name in $(compgen -e | grep -E '^(RUSTFLAGS|CARGO_ENCODED_RUSTFLAGS|RUSTC_WRAPPER|CARGO_PROFILE_.*|(TARGET_|HOST_)?C(XX)?FLAGS.*|LDFLAGS)$'); do
   unset "$name"
 done

@@ -5,7 +5,7 @@
 #
 # `docker load -i FILE`, `podman load -i FILE` and `skopeo copy oci-archive:FILE ...` read it; TAG defaults to tortie:VERSION.
 # Content as of image.sh, settings as of the Dockerfile. SOURCE_DATE_EPOCH (default 0) is the only time in it: the same program
-# gives the same octets, whoever runs this, where and when.
+# gives the same octets for any user, folder and time.
 set -euo pipefail
 export LC_ALL=C TZ=UTC
 umask 022

@@ -9,7 +9,7 @@
 //!
 //! ```text
 //!   host                                              | network namespace of the container
-//!   caliXXXXXXXXXXX (ee:ee:ee:ee:ee:ee) <--- veth ---> eth0  A/32, B/128
+//!   cali0123456789a (ee:ee:ee:ee:ee:ee) <--- veth ---> eth0  A/32, B/128
 //!    | A/32 dev cali..., sysctls, fe80::...:eeee       |      169.254.1.1 dev eth0, default via 169.254.1.1
 //!    | tbf: rate limit to the container                |      default via fe80::... of the host side
 //!    | ifb: rate limit from the container              |      from A, B: this interface (source_routing.rs)

@@ -445,6 +445,6 @@ fn subject(delta: &RulesetDelta) -> String {
 fn rules(chain: &Chain) -> String {
     match chain.fail_closed {
         Some(closed) => closed.to_string(),
-        None => counted(chain.rules.len(), "rule").to_string(),
+        None => counted(chain.rules.len(), "rule"),
     }
 }

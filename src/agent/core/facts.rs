@@ -101,7 +101,7 @@ impl Core {
                         change,
                         plane: Plane::Kernel,
                         mark: '~',
-                        subject: counted(prefixes, "prefix").to_string(),
+                        subject: counted(prefixes, "prefix"),
                         text: format!(
                             "{} written, {deleted} deleted, acknowledged after {micros} us",
                             counted(written, "route")
@@ -235,7 +235,7 @@ impl Core {
                 change,
                 plane: Plane::Kernel,
                 mark: '~',
-                subject: counted(acknowledged.len(), "blackhole").to_string(),
+                subject: counted(acknowledged.len(), "blackhole"),
                 text: format!("{written} written, {kept} there already, {removed} removed{after}"),
                 revision: self.revisions.of(change),
             };

@@ -25,7 +25,7 @@ impl Compared {
     pub(super) fn in_words(&self) -> String {
         match (self.differences.len(), self.not_judged.len()) {
             (0, 0) => "no difference".to_owned(),
-            (n, 0) => counted(n, "difference").to_string(),
+            (n, 0) => counted(n, "difference"),
             (n, unknown) => format!("{}, {unknown} not judged", counted(n, "difference")),
         }
     }

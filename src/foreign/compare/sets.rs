@@ -68,7 +68,7 @@ pub(super) fn compare(wanted: &HostIntent, found: &ForeignState, out: &mut Compa
                     Plane::Set,
                     CompareResult::Missing,
                     &set.what,
-                    counted(set.members.len(), "member").to_string(),
+                    counted(set.members.len(), "member"),
                 ),
             }
         }

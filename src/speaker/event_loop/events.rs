@@ -22,7 +22,7 @@ impl EventLoop {
 
     /// Runs the core's timers, up to the time before the last poll of the sockets.
     pub(super) fn tick(&mut self) {
-        self.give_at(Input::Tick, self.looked);
+        self.give_at(Input::Tick, self.woke);
     }
 
     fn give_at(&mut self, input: Input<'_>, time: Instant) {

@@ -73,10 +73,8 @@ pub(crate) struct EventLoop {
     feed: Feed,
     monitors: Monitors,
     now: Instant,
-    /// Time just before the last poll of the sockets. Data that arrived earlier is processed in this
-    /// iteration, so timers that measure silence use this time.
-    looked: Instant,
-    /// Start time of the iteration.
+    /// Start time of the iteration, just before the last poll of the sockets. Data that arrived earlier is
+    /// processed in this iteration, so timers that measure silence use this time.
     woke: Instant,
     /// Durations of iterations; a new event waits for the current iteration.
     iteration_seconds: Histogram,
@@ -115,7 +113,6 @@ impl EventLoop {
             feed,
             monitors: Monitors::default(),
             now: Instant::now(),
-            looked: Instant::now(),
             woke: Instant::now(),
             iteration_seconds: Histogram::seconds(),
             key_files_due: None,
@@ -129,7 +126,6 @@ impl EventLoop {
         let mut events = Events::with_capacity(EVENTS);
         loop {
             let woken = self.wait(&mut events);
-            self.woke = self.now;
             if woken {
                 self.wakeup.clear();
                 self.feed.take_credits(self.now);
@@ -155,7 +151,7 @@ impl EventLoop {
     fn wait(&mut self, events: &mut Events) -> bool {
         self.poll(events, self.deadline());
         self.now = Instant::now();
-        self.looked = self.now;
+        self.woke = self.now;
         let mut woken = self.take(events);
         let is_due = self.core.as_ref().and_then(Speaker::poll_timeout).is_some_and(|at| at <= self.now);
         let mut again = events.is_full() || is_due;

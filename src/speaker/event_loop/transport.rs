@@ -210,7 +210,7 @@ impl EventLoop {
 
     /// Ends connection attempts, and closing connections, that took too long.
     pub(super) fn expire_connections(&mut self) {
-        while let Some((id, stage)) = self.connections.expired(self.looked) {
+        while let Some((id, stage)) = self.connections.expired(self.woke) {
             match stage {
                 Stage::Connecting(peer) => {
                     self.connect_failed(id, peer, &io::Error::from_raw_os_error(libc::ETIMEDOUT));

@@ -1,5 +1,5 @@
 //! The words of the code are those of `docs/reference/glossary.md`: identifiers, file names and the texts that people
-//! read use none of the words of `banned.txt` beside this file.
+//! read use none of the words of `banned.txt` in this folder.
 //!
 //! It reads every `.rs` file of the workspace with a lexer of its own, so comments are free; of texts it reads string
 //! literals with a blank in them (others are names: JSON fields, keys, codes), the documentation that clap makes help of,

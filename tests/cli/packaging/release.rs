@@ -1,4 +1,4 @@
-//! The files of a release: the same program gives the same octets, whoever packs it, where and when; the image is one that any runtime
+//! The files of a release: the same program gives the same octets for any user, folder and time; the image is one that any runtime
 //! reads; and the bill of materials lists the crates that cargo lists.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,7 +24,7 @@ fn program(dir: &Path) -> PathBuf {
     path
 }
 
-/// Runs a script of `packaging/` as somebody with this umask and this time zone would.
+/// Runs a script of `packaging/` with this umask and this time zone.
 fn run(script: &str, words: &[&Path], umask: &str, zone: &str) {
     let script = format!("umask {umask}; exec \"{ROOT}/packaging/{script}\" \"$@\"");
     let output = Command::new("bash")

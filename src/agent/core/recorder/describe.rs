@@ -24,7 +24,7 @@ impl Core {
         };
         if changes.keys.len() > SINGLE_ENTRIES_MAX {
             let newest = changes.keys.iter().map(|t| t.revision).max().unwrap_or_default();
-            record('~', counted(changes.keys.len(), "key").to_string(), None, "read", newest);
+            record('~', counted(changes.keys.len(), "key"), None, "read", newest);
             return;
         }
         for key in &changes.keys {
@@ -93,7 +93,7 @@ impl Core {
             new.peers.differences(old_peers).into_iter().partition(|(.., now)| now.is_some());
         for (mark, list, word) in [('+', changed, "wanted"), ('-', gone, "no longer desired")] {
             if list.len() > SINGLE_ENTRIES_MAX {
-                entries.push((mark, counted(list.len(), "peer").to_string(), word.to_owned()));
+                entries.push((mark, counted(list.len(), "peer"), word.to_owned()));
                 continue;
             }
             for (name, _, now) in list {

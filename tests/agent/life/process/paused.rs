@@ -163,11 +163,13 @@ fn a_pause_of_the_process_ends_no_session_whose_peer_went_on_and_every_one_whose
         std::thread::sleep(PAUSE);
         hosts.signal("host1", Signal::CONT);
         let resumed = Instant::now();
-        for neighbour in &mut neighbours {
+        // What a restless neighbour sent last may still wait in the sockets: its hold time begins after the pause.
+        for (index, neighbour) in neighbours.iter_mut().enumerate().rev() {
+            let most = Duration::from_secs(if index < RESTLESS { 5 } else { 3 });
             let last = loop {
                 match neighbour.received() {
                     Err(last) => break last,
-                    Ok(_) => assert!(resumed.elapsed() < Duration::from_secs(5), "a silent peer is kept"),
+                    Ok(_) => assert!(resumed.elapsed() < most, "a silent peer is kept"),
                 }
             };
             assert!(last.ends_with(&message(3, &[4, 0])), "hold timer expired, not {last:?}");
