@@ -67,8 +67,16 @@ fn attach_interface(
     (side, mac)
 }
 
-/// Enables IP forwarding, as the agent does.
+/// Enables IP forwarding, as the agent does. Records of port mappings that an earlier test left go first: Linux
+/// reuses the number of its namespace, and its interface had the same index and name.
 fn enable_forwarding() {
+    use std::os::unix::fs::MetadataExt;
+    let number = std::fs::metadata("/proc/thread-self/ns/net").unwrap().ino();
+    for record in std::fs::read_dir(container::PORTS_FOLDER).into_iter().flatten().flatten() {
+        if record.file_name().to_string_lossy().starts_with(&format!("{number}-")) {
+            std::fs::remove_file(record.path()).unwrap();
+        }
+    }
     for path in ["ipv4/ip_forward", "ipv6/conf/all/forwarding"] {
         std::fs::write(Path::new("/proc/sys/net").join(path), "1").unwrap();
     }
