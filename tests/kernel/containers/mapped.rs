@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use super::{addrs, attach_container, enable_forwarding, mapping};
+use super::{addrs, attach_container, enable_forwarding, mapping, remove_earlier_records};
 use crate::common::containers::*;
 use crate::common::netns::{in_netns, ip};
 use crate::common::tools::tool;
@@ -12,6 +12,7 @@ use tortie_kernel::container::{self, *};
 fn mapped_ports_come_back_after_a_flush_and_only_those_of_containers_that_are_there() {
     let Some(nft) = tool("nft") else { return };
     in_netns(move || {
+        remove_earlier_records();
         enable_forwarding();
         let (a, b) = (Pod::new(), Pod::new());
         attach_container(&a, "calia", &["10.65.0.2"]);

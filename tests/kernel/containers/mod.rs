@@ -8,6 +8,7 @@ mod store;
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::ops::Range;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -67,16 +68,20 @@ fn attach_interface(
     (side, mac)
 }
 
-/// Enables IP forwarding, as the agent does. Records of port mappings that an earlier test left go first: Linux
-/// reuses the number of its namespace, and its interface had the same index and name.
-fn enable_forwarding() {
-    use std::os::unix::fs::MetadataExt;
+/// Removes the records of port mappings that an earlier test left: Linux reuses the number of its namespace, and
+/// its interface had the same index and name.
+fn remove_earlier_records() {
     let number = std::fs::metadata("/proc/thread-self/ns/net").unwrap().ino();
+    let prefix = format!("{number}-");
     for record in std::fs::read_dir(container::PORTS_FOLDER).into_iter().flatten().flatten() {
-        if record.file_name().to_string_lossy().starts_with(&format!("{number}-")) {
+        if record.file_name().to_string_lossy().starts_with(&prefix) {
             std::fs::remove_file(record.path()).unwrap();
         }
     }
+}
+
+/// Enables IP forwarding, as the agent does.
+fn enable_forwarding() {
     for path in ["ipv4/ip_forward", "ipv6/conf/all/forwarding"] {
         std::fs::write(Path::new("/proc/sys/net").join(path), "1").unwrap();
     }
