@@ -3,9 +3,10 @@
 
 use std::any::Any;
 use std::cell::RefCell;
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::{PoisonError, RwLock};
 
 use rustix::thread::UnshareFlags;
@@ -146,8 +147,11 @@ impl Far {
     /// Returns a long-running `ip`: under load, starting a process takes longer than its work.
     pub(crate) fn commands(&self) -> Commands {
         let mut command = Command::new("nice");
-        command.args(["-n", "-19", "ip", "-n", &self.0, "-batch", "-"]);
-        Commands(command.stdin(std::process::Stdio::piped()).spawn().expect("iproute2 is installed"))
+        command.args(["-n", "-19", "ip", "-oneline", "-n", &self.0, "-batch", "-"]);
+        let mut ip =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("iproute2 is installed");
+        let answers = BufReader::new(ip.stdout.take().expect("it is piped"));
+        Commands { ip, answers }
     }
 
     /// Sets the link up or down.
@@ -157,20 +161,27 @@ impl Far {
 }
 
 /// A running `ip` that executes lines as they are written.
-pub(crate) struct Commands(std::process::Child);
+pub(crate) struct Commands {
+    ip: Child,
+    answers: BufReader<ChildStdout>,
+}
 
 impl Commands {
+    /// Executes a line that prints nothing. Returns when the kernel has done it: another namespace that is
+    /// removed at the same time can hold the kernel's lock for hundreds of milliseconds.
     pub(crate) fn run(&mut self, line: &str) {
-        use std::io::Write as _;
-        let input = self.0.stdin.as_mut().expect("it is piped");
-        writeln!(input, "{line}").expect("ip runs");
+        let input = self.ip.stdin.as_mut().expect("it is piped");
+        writeln!(input, "{line}\nlink show lo").expect("ip runs");
+        let mut done = String::new();
+        self.answers.read_line(&mut done).expect("ip answers");
+        assert!(done.contains("lo:"), "ip {line}: {done}");
     }
 }
 
 impl Drop for Commands {
     fn drop(&mut self) {
-        drop(self.0.stdin.take());
-        let _ = self.0.wait();
+        drop(self.ip.stdin.take());
+        let _ = self.ip.wait();
     }
 }
 
