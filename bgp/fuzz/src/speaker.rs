@@ -5,7 +5,7 @@
 //! everything, and that equals the tables ([`ReceivedRoutes`]); and nothing is left when all peers are
 //! removed. With `run`, logs and table pages are tiny (`cfg(fuzzing)`), so that slow readers fall behind.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
@@ -34,6 +34,8 @@ struct Rig {
     /// Received routes by session.
     received: BTreeMap<ConnId, ReceivedRoutes>,
     best: BestPaths,
+    /// Tracked next hops without an answer.
+    unanswered: BTreeSet<String>,
     /// Number of octets and events passed in.
     given: usize,
 }
@@ -52,6 +54,7 @@ impl Rig {
             policy,
             received: BTreeMap::new(),
             best: BestPaths::default(),
+            unanswered: BTreeSet::new(),
             given: 0,
         };
         for peer in 0..PEERS {
@@ -83,6 +86,8 @@ impl Rig {
                     let state = NextHopState::Reachable { metric: 1, on_link: true };
                     self.speaker.handle(Input::NextHop(address, state), self.now);
                 }
+                Event::TrackNextHop(address) => drop(self.unanswered.insert(address.to_string())),
+                Event::UntrackNextHop(address) => drop(self.unanswered.remove(&address.to_string())),
                 Event::BestChanged => self.best.take(&mut self.speaker),
                 _ => {}
             }
@@ -179,7 +184,7 @@ impl Rig {
         for peer in &peers {
             check_counts(&self.speaker, peer);
         }
-        self.best.check(&self.speaker);
+        self.best.check(&self.speaker, &self.unanswered);
     }
 
     /// A peer announces or withdraws these prefixes in the format of its session.
@@ -279,6 +284,7 @@ pub fn session(data: &[u8]) {
                 let origination = Origination {
                     communities: vec![u32::from(*op)],
                     large_communities: vec![],
+                    local_pref: (op & 32 != 0).then_some(u32::from(*arg)),
                     kind: 1,
                     tag: Tag(u64::from(*arg)),
                 };
@@ -318,6 +324,7 @@ pub fn session(data: &[u8]) {
                 } else {
                     NextHopState::Reachable { metric: u32::from(op >> 5), on_link: true }
                 };
+                rig.unanswered.remove(&address.to_string());
                 rig.give(Input::NextHop(address.into(), state));
             }
             (15, _) => {

@@ -40,10 +40,18 @@ impl Group {
         self.unbuilt.0 = self.unbuilt.0.max(self.build.next);
     }
 
-    /// Returns the path of an entry that the group may announce.
+    /// Returns the path of an entry that the group may announce. A local path stays announced inside the AS
+    /// while one learned by iBGP is preferred to it (draft-ietf-idr-best-external): if it were withdrawn, other
+    /// speakers could lose it before they have the preferred one.
     #[inline]
     pub(crate) fn path<A: Key>(&self, shared: &Shared, table: &Table<A>, entry: &Entry<A>) -> Option<Path> {
-        if self.key.plane == 0 { entry.best() } else { nth(shared, table, entry, self.key.plane) }
+        if self.key.plane > 0 {
+            return nth(shared, table, entry, self.key.plane);
+        }
+        let best = entry.best()?;
+        let superseded = self.key.path_id().is_none() && !export::may_pass_on(shared, &self.key, best.source);
+        let local = if superseded { table.local_path(entry) } else { None };
+        Some(local.unwrap_or(best))
     }
 
     /// Evaluates export for an entry. An announced attribute set gets another reference.

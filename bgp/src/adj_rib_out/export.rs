@@ -230,7 +230,7 @@ pub(crate) fn reflection(shared: &Shared, key: &GroupKey, source: u32) -> u32 {
 }
 
 /// Returns true unless both ends are iBGP and neither is a reflector client (RFC 4271 9.2, RFC 4456 6).
-fn may_pass_on(shared: &Shared, key: &GroupKey, source: u32) -> bool {
+pub(super) fn may_pass_on(shared: &Shared, key: &GroupKey, source: u32) -> bool {
     !is_reflected(shared, key, source)
         || key.client.is_some()
         || shared.sources.get(source).is_some_and(|s| s.client.is_some())

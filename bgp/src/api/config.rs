@@ -21,6 +21,9 @@ pub struct GlobalConfig {
     /// `Some` after a restart that preserved forwarding state: the R bit is set, and the F bit for the
     /// families listed. `None` for a first start: the R bit is clear.
     pub restarting: Option<Vec<Family>>,
+    /// Families in which packets to originated routes were forwarded throughout the start, although no learned
+    /// route was kept: the F bit is set for them, too, and route selection is not deferred.
+    pub forwarding: Vec<Family>,
     /// Selection and maximum number of ECMP paths.
     pub multipath: Multipath,
     /// Key of the hash tables whose entries peers choose: prefixes, attributes, next hops. It is read once,
@@ -40,6 +43,7 @@ impl GlobalConfig {
             router_id,
             restart_time,
             restarting: None,
+            forwarding: Vec::new(),
             multipath: Multipath::default(),
             hash_key: HashKey::new([0, 0]),
         }

@@ -55,6 +55,10 @@ pub struct Origination {
     pub communities: Vec<u32>,
     /// Large communities (RFC 8092) to attach.
     pub large_communities: Vec<[u32; 3]>,
+    /// LOCAL_PREF with which the route takes part in the decision process: a learned path with a greater one is
+    /// preferred. While that is an iBGP path, the route stays announced to iBGP peers
+    /// (draft-ietf-idr-best-external). `None`: the route is preferred to every learned path.
+    pub local_pref: Option<u32>,
     /// Type of local route, passed to [`Policy::export`]; the speaker does not interpret it.
     pub kind: u32,
     /// Marker of the changes that this origination causes ([`BestChange::tag`]).
@@ -401,6 +405,8 @@ pub struct Best {
     pub next_hops: SmallVec<[ScopedAddr; 2]>,
     /// The peer that sent the best path.
     pub peer: PeerId,
+    /// LOCAL_PREF of the best path, after import policy.
+    pub local_pref: Option<u32>,
     /// True if the best path was learned by eBGP.
     pub ebgp: bool,
     /// True if the best path was stale (RFC 4724) at the time of this change. A path that only becomes stale

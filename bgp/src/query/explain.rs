@@ -13,7 +13,7 @@ use crate::adj_rib_out::export::{self, Verdict};
 use crate::adj_rib_out::group::Group;
 use crate::api::{ExportStep, ExportTrace, ImportTrace, PeerId};
 use crate::attr::Attributes;
-use crate::rib::entry::Key;
+use crate::rib::entry::{Entry, Key};
 use crate::rib::import;
 use crate::rib::source::LOCAL;
 use crate::ribs::family::FamilyRib;
@@ -128,6 +128,9 @@ impl View<'_> {
                 .get(p.source)
                 .map_or("local".to_owned(), |s| format!("from {}", s.name));
             match group.key.plane {
+                0 if entry.and_then(Entry::best).is_some_and(|best| best.source != p.source) => {
+                    format!("{from}; the best path was learned by iBGP")
+                }
                 0 => from,
                 plane => format!("path {} of the decision, {from}", u32::from(plane) + 1),
             }

@@ -95,7 +95,14 @@ impl AttrTable {
             received,
             hop,
             neighbour: attributes.as_path.first().unwrap_or(0),
-            rank: Rank::new(local, stale, attributes.local_pref, path_len, attributes.origin),
+            // A local route with LOCAL_PREF takes part in the decision like a learned path.
+            rank: Rank::new(
+                local && attributes.local_pref.is_none(),
+                stale,
+                attributes.local_pref,
+                path_len,
+                attributes.origin,
+            ),
             attributes: Some(attributes),
         };
         if self.index.is_full() {

@@ -8,7 +8,7 @@ use tortie_net::Cidr;
 use super::Shared;
 use super::attr_table::AttrSet;
 use super::decision::{self, Candidate, Rank};
-use super::entry::{BestKey, Entry, Key, NO_PATH, Path};
+use super::entry::{BestKey, Entry, Key, NO_PATH, Path, flag};
 use super::import::ACCEPTED;
 use super::next_hops::NO_HOP;
 use super::source::{LOCAL, Source};
@@ -26,6 +26,8 @@ pub(super) struct Change {
     pub(super) used: bool,
     /// True if any path may have been added, changed or removed.
     pub(super) other: bool,
+    /// True if the local path was added, changed or removed: it may be announced while another one is best.
+    pub(super) local: bool,
 }
 
 /// Paths that a new decision has to consider.
@@ -122,7 +124,8 @@ impl<A: Key> Table<A> {
 
     /// Completes a decision: updates counters, logs the change and queues it.
     pub(super) fn settle(&mut self, shared: &mut Shared, slot: u32, change: Change) {
-        let new = self.entries.get(slot).and_then(Entry::best_key);
+        let (new, held) =
+            self.entries.get(slot).map_or((None, false), |entry| (entry.best_key(), entry.is_held()));
         let old = change.best;
         if new != old {
             let family = A::FAMILY;
@@ -133,11 +136,17 @@ impl<A: Key> Table<A> {
             if let Some(source) = new.and_then(|(_, s)| shared.sources.get_mut(s)) {
                 source.family_mut(family).best += 1;
             }
-            self.touch(slot);
-        } else if change.other && self.planes > 0 {
+        }
+        if new != old || change.local || (change.other && self.planes > 0) {
             self.touch(slot);
         }
-        if change.used || new != old {
+        if new.is_none() && (old.is_some() || held) && self.hold(shared, slot) {
+            return;
+        }
+        if held && let Some(entry) = self.entries.get_mut(slot) {
+            entry.flags &= !flag::HELD;
+        }
+        if change.used || new != old || held {
             self.mark_dirty(slot);
         }
     }
@@ -336,6 +345,14 @@ fn usable<'s, P: Prefix>(shared: &'s Shared, prefix: P, path: &Path) -> Option<&
     is.then_some(set)
 }
 
+/// Returns true if only the unknown resolution of its next hop makes a path unusable.
+pub(super) fn awaits_next_hop(shared: &Shared, family: Family, path: &Path) -> bool {
+    path.source != LOCAL
+        && path.reason == ACCEPTED
+        && shared.sources.get(path.source).is_some_and(|s| s.family(family).is_valid(path.generation))
+        && shared.attrs.set(path.attr).is_some_and(|set| shared.next_hops.is_unanswered(set.hop))
+}
+
 /// Returns the rank of a path. `None` if it is unusable.
 #[inline]
 fn rank<P: Prefix>(shared: &Shared, prefix: P, path: &Path) -> Option<Rank> {
@@ -349,7 +366,7 @@ pub(crate) fn candidate<P: Prefix>(shared: &Shared, prefix: P, path: &Path) -> O
     let source = shared.sources.get(path.source);
     let router_id = attributes.originator_id().or(source.map(|s| s.router_id)).unwrap_or(shared.router_id);
     Some(Candidate {
-        local: set.hop == NO_HOP,
+        local: set.hop == NO_HOP && attributes.local_pref.is_none(),
         stale: set.rank.stale(),
         local_pref: attributes.local_pref.unwrap_or(decision::LOCAL_PREF),
         path_len: set.rank.path_len(),

@@ -9,12 +9,14 @@
 use smallvec::SmallVec;
 use tortie_net::ScopedAddr;
 
+use super::source::LOCAL;
 use crate::api::Step;
 use crate::attr::Origin;
 
 /// A usable path, as input of the decision process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Candidate {
+    /// True for a local route without LOCAL_PREF, which is preferred to every learned path.
     pub(crate) local: bool,
     /// True if the path has LLGR_STALE (RFC 9494).
     pub(crate) stale: bool,
@@ -98,6 +100,7 @@ pub(crate) fn decide(candidates: &[Candidate]) -> Outcome {
     round.keep(Step::AsPathLength, |c| c.path_len);
     round.keep(Step::Origin, |c| c.origin);
     round.med();
+    round.keep(Step::Local, |c| c.source != LOCAL);
     round.keep(Step::Ebgp, |c| !c.ebgp);
     round.keep(Step::IgpMetric, |c| c.metric);
     round.keep(Step::Stale, |c| c.earlier > 0);

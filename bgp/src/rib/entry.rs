@@ -165,6 +165,8 @@ pub(super) mod flag {
     pub(in crate::rib) const LOGGED: u8 = 16;
     /// Paths other than the best one have its rank.
     pub(in crate::rib) const TIES: u8 = 32;
+    /// The loss of the best path is not reported to the embedder yet: a path waits for its next hop.
+    pub(in crate::rib) const HELD: u8 = 64;
 }
 
 /// A prefix with its first path; the others are a linked list.
@@ -226,6 +228,12 @@ impl<A: Key> Entry<A> {
     #[inline]
     pub(super) fn may_have(&self, source: u32) -> bool {
         self.sources & source_bit(source) != 0
+    }
+
+    /// Returns true if the loss of the best path is not reported yet.
+    #[inline]
+    pub(crate) fn is_held(&self) -> bool {
+        self.flags & flag::HELD != 0
     }
 
     pub(super) fn best_key(&self) -> BestKey {

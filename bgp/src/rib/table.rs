@@ -8,7 +8,7 @@ use tortie_net::{Cidr, HashKey};
 
 use super::Shared;
 use super::attr_table::NO_ATTR;
-use super::best_path::{Change, Effect, Scope, count, is_usable};
+use super::best_path::{Change, Effect, Scope, awaits_next_hop, count, is_usable};
 use super::change_log::{Log, short};
 use super::entry::{Entry, Key, LocalRoute, NO_PATH, Packed, Path, flag, source_bit};
 use super::import::ImportOutcome;
@@ -31,6 +31,8 @@ pub(crate) struct Table<A> {
     pub(super) dirty: VecDeque<u32>,
     /// Vacant entries: without paths, but possibly still to be withdrawn by update groups.
     pub(super) vacant: VecDeque<u32>,
+    /// Entries whose loss of the best path is not reported yet, and some that no longer are.
+    held: Vec<u32>,
     path_count: usize,
     prefix_count: usize,
     /// Number of update groups that announce other paths than the best one. Changes of such paths are logged
@@ -72,6 +74,7 @@ impl<A: Key> Table<A> {
             tags: FxHashMap::default(),
             dirty: VecDeque::new(),
             vacant: VecDeque::new(),
+            held: Vec::new(),
             path_count: 0,
             prefix_count: 0,
             planes: 0,
@@ -146,6 +149,11 @@ impl<A: Key> Table<A> {
         std::iter::successors(first, |p| self.path_at(p.next))
     }
 
+    /// Returns the local path of an entry.
+    pub(crate) fn local_path(&self, entry: &Entry<A>) -> Option<Path> {
+        if entry.may_have(LOCAL) { self.paths(entry).find(|path| path.source == LOCAL) } else { None }
+    }
+
     /// Adds or replaces the path of `source` with this path identifier. The path holds its own reference to
     /// `attr`.
     pub(crate) fn announce(
@@ -207,7 +215,8 @@ impl<A: Key> Table<A> {
             if before.attr != attr {
                 shared.attrs.retain(attr);
             }
-            let change = Change { best: old_best, used: before.multipath && !same, other: true };
+            let used = before.multipath && !same;
+            let change = Change { best: old_best, used, other: true, local: source == LOCAL };
             self.replace(shared, slot, &before, &path, change);
             if before.attr != attr {
                 shared.attrs.release(before.attr, &mut shared.next_hops);
@@ -220,7 +229,8 @@ impl<A: Key> Table<A> {
         }
         shared.attrs.retain(attr);
         count(shared, A::FAMILY, path, true);
-        self.add(shared, slot, path, Change { best: old_best, used: false, other: true });
+        let change = Change { best: old_best, used: false, other: true, local: source == LOCAL };
+        self.add(shared, slot, path, change);
         Announced::New
     }
 
@@ -424,7 +434,8 @@ impl<A: Key> Table<A> {
             }
         }
         let used = removed.iter().any(|p| p.multipath);
-        let change = Change { best: old_best, used, other: true };
+        let local = removed.iter().any(|p| p.source == LOCAL);
+        let change = Change { best: old_best, used, other: true, local };
         // A path that lost before MED has no influence on the decision.
         let missed = removed.iter().any(|p| p.tied);
         let stays = self
@@ -445,7 +456,39 @@ impl<A: Key> Table<A> {
     /// Decides again after a change of data that the paths refer to.
     pub(crate) fn review(&mut self, shared: &mut Shared, slot: u32) {
         let Some(old_best) = self.entries.get(slot).map(Entry::best_key) else { return };
-        self.redecide(shared, slot, Scope::All, Change { best: old_best, used: false, other: true });
+        let change = Change { best: old_best, used: false, other: true, local: false };
+        self.redecide(shared, slot, Scope::All, change);
+    }
+
+    /// Holds back the report to the embedder that an entry lost its best path, as long as another path only
+    /// waits for the resolution of its next hop: else the route of a prefix that moves to a new next hop would
+    /// be missing in the kernel until that is resolved. Returns true if the report is held back.
+    pub(super) fn hold(&mut self, shared: &Shared, slot: u32) -> bool {
+        let Some(entry) = self.entries.get(slot) else { return false };
+        if !self.paths(entry).any(|path| awaits_next_hop(shared, A::FAMILY, &path)) {
+            return false;
+        }
+        if let Some(entry) = self.entries.get_mut(slot)
+            && !entry.is_held()
+        {
+            entry.flags |= flag::HELD;
+            self.held.push(slot);
+        }
+        true
+    }
+
+    /// Decides again on entries whose loss of the best path is not reported yet, after a next hop was
+    /// resolved.
+    pub(crate) fn review_held(&mut self, shared: &mut Shared) {
+        for slot in std::mem::take(&mut self.held) {
+            if self.entries.get(slot).is_some_and(Entry::is_held) {
+                self.review(shared, slot);
+            }
+            // Another path still waits.
+            if self.entries.get(slot).is_some_and(Entry::is_held) {
+                self.held.push(slot);
+            }
+        }
     }
 
     /// Stores new import results where `import` returns one, and decides again. A path takes a reference to
@@ -481,7 +524,8 @@ impl<A: Key> Table<A> {
                 }
             }
         }
-        self.redecide(shared, slot, Scope::All, Change { best: old_best, used: touched, other });
+        let change = Change { best: old_best, used: touched, other, local: false };
+        self.redecide(shared, slot, Scope::All, change);
         for attr in dropped {
             shared.attrs.release(attr, &mut shared.next_hops);
         }

@@ -62,7 +62,8 @@ fn take<A: Key>(rib: &mut FamilyRib<A>, shared: &Shared, left: &mut usize, out: 
     while *left > 0 {
         let Some((slot, tag)) = rib.table.pop_dirty() else { return };
         *left -= 1;
-        if let Some(entry) = rib.table.entry(slot) {
+        // What is held back is reported later.
+        if let Some(entry) = rib.table.entry(slot).filter(|entry| !entry.is_held()) {
             out.push(BestChange { prefix: entry.cidr(), best: best(rib, shared, entry), tag });
         }
     }
@@ -83,5 +84,6 @@ fn best<A: Key>(rib: &FamilyRib<A>, shared: &Shared, entry: &Entry<A>) -> Option
         next_hops.extend(next_hop(&path));
     }
     let stale = source.family(A::FAMILY).generation != path.generation;
-    Some(Best { next_hops, peer: source.id, ebgp: source.ebgp(), stale })
+    let local_pref = shared.attrs.attributes(path.attr)?.local_pref;
+    Some(Best { next_hops, peer: source.id, local_pref, ebgp: source.ebgp(), stale })
 }

@@ -158,6 +158,7 @@ fn originate<A: Key>(
     let mut attributes = Attributes::new(unspecified);
     attributes.add_communities(&origination.communities);
     attributes.add_large_communities(&origination.large_communities);
+    attributes.local_pref = origination.local_pref;
     let attr = shared.attrs.intern(attributes, true, &mut shared.next_hops);
     let route = LocalRoute { kind: origination.kind };
     let old = rib.table.locals.insert(prefix, route);

@@ -145,7 +145,10 @@ impl RibSet {
     }
 
     pub(crate) fn set_next_hop(&mut self, address: ScopedAddr, state: NextHopState) {
-        match self.shared.next_hops.set(address, state) {
+        let update = self.shared.next_hops.set(address, state);
+        self.v4.table.review_held(&mut self.shared);
+        self.v6.table.review_held(&mut self.shared);
+        match update {
             NextHopUpdate::Same => {}
             NextHopUpdate::Slots(slots) => {
                 for (family, slot) in slots {

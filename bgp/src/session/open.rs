@@ -21,6 +21,8 @@ pub(crate) fn local_asn(global: &GlobalConfig, peer: &PeerConfig) -> u32 {
 pub(crate) struct RestartBits {
     /// R bit: first session with the peer after our restart.
     pub(crate) restarted: bool,
+    /// The peer may still have routes from before our start.
+    pub(crate) starting: bool,
     /// The peer had a session since our start, so forwarding has not been interrupted.
     pub(crate) was_up: bool,
 }
@@ -37,7 +39,11 @@ pub(crate) fn ours(
     let kept = global.restarting.as_deref().unwrap_or_default();
     // The F bit is set only if forwarding state exists: preserved over our restart, or never lost (RFC 4724
     // 3).
-    let forwarding = |f: Family| bits.was_up || (bits.restarted && kept.contains(&f));
+    let forwarding = |f: Family| {
+        bits.was_up
+            || (bits.restarted && kept.contains(&f))
+            || (bits.starting && global.forwarding.contains(&f))
+    };
     let seconds = |d: Duration| u16::try_from(d.as_secs()).unwrap_or(u16::MAX);
     let long_lived = |time: Duration| {
         let time = u32::try_from(time.as_secs()).unwrap_or(u32::MAX);

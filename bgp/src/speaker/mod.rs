@@ -257,8 +257,9 @@ impl Speaker {
 /// Changed best paths.
 impl Speaker {
     /// Appends up to `max` changed best paths to `out`. Returns true if more are left. Nothing is appended
-    /// while route selection is deferred after a restart (RFC 4724 4.1). An embedder that does not use best
-    /// paths has to call [`Speaker::drop_best`].
+    /// while route selection is deferred after a restart (RFC 4724 4.1), and the end of a best path not while
+    /// another path waits for [`Input::NextHop`]. An embedder that does not use best paths has to call
+    /// [`Speaker::drop_best`].
     pub fn take_best(&mut self, max: usize, out: &mut Vec<BestChange>) -> bool {
         let more = self.ribs.take_best(max, out);
         self.report_restart_done();

@@ -166,8 +166,9 @@ impl Speaker {
         let Some(peer) = self.peers.get_mut(number) else { return };
         let now = self.scheduler.now();
         let was_up = peer.was_up || peer.had_session_before;
-        let restarting = self.global.restarting.is_some() && !self.deferral.is_restart_over(now);
-        let bits = RestartBits { restarted: restarting && !was_up, was_up };
+        let starting = !self.deferral.is_restart_over(now);
+        let restarted = self.global.restarting.is_some() && starting && !was_up;
+        let bits = RestartBits { restarted, starting, was_up };
         let open = open::ours(&self.global, &peer.config, bits, &peer.capability_fallback);
         let hold = if peer.range.is_some() { OPEN_HOLD_RANGE } else { OPEN_HOLD };
         let mut conn = Conn::new(number, direction, ends, open, hold, now);

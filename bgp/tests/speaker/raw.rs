@@ -8,7 +8,8 @@ use tortie_bgp::wire::{
     write_keepalive,
 };
 use tortie_bgp::{
-    ConnId, Dial, DownCode, Event, Family, Input, NextHopState, PeerId, RouterId, Speaker, State, Transmit,
+    ConnId, Dial, DownCode, Event, Family, GlobalConfig, Input, NextHopState, PeerId, RouterId, Speaker,
+    State, Transmit,
 };
 
 use crate::support::{
@@ -25,9 +26,12 @@ pub(crate) const CONN: ConnId = ConnId(1);
 
 impl Hand {
     pub(crate) fn new() -> Self {
+        Self::with(global(64512, 1))
+    }
+
+    pub(crate) fn with(config: GlobalConfig) -> Self {
         let now = Instant::now();
-        let mut hand =
-            Self { speaker: Speaker::new(global(64512, 1), policy(TakeAll), now), now, events: vec![] };
+        let mut hand = Self { speaker: Speaker::new(config, policy(TakeAll), now), now, events: vec![] };
         hand.give(Input::LocalReady);
         let mut config = peer(ip("192.0.2.9"), 65001);
         config.dial = Dial::Passive;
@@ -176,6 +180,25 @@ fn our_open_offers_what_it_should() {
         families: [(Family::Ipv4Unicast, false)].into_iter().collect(),
     };
     assert_eq!(c.graceful_restart, Some(gr));
+}
+
+/// Workloads that ran throughout the start are reached through the same kernel; nothing learned was kept.
+#[test]
+fn a_start_that_forwarded_all_the_time_sets_the_f_bit_alone() {
+    let mut config = global(64512, 1);
+    config.forwarding = vec![Family::Ipv4Unicast];
+    let mut hand = Hand::with(config);
+    let flags = |hand: &mut Hand, conn| {
+        let sent = hand.sent(conn);
+        let graceful = Open::decode(&sent[0].1).unwrap().capabilities.graceful_restart.unwrap();
+        (graceful.restarted, graceful.families.into_iter().next())
+    };
+    assert_eq!(flags(&mut hand, CONN), (false, Some((Family::Ipv4Unicast, true))));
+    hand.give(Input::Closed(CONN, "gone".into()));
+    // Nobody has routes from before the start any more.
+    hand.wait(Duration::from_secs(150));
+    hand.accept(ConnId(2));
+    assert_eq!(flags(&mut hand, ConnId(2)), (false, Some((Family::Ipv4Unicast, false))));
 }
 
 /// FRR sets the R bit for two minutes after its start and sends its routes a second after the session is up.

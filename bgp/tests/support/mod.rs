@@ -11,7 +11,7 @@ use tortie_bgp::attr::{AsPath, Attributes};
 use tortie_bgp::wire::{Capabilities, Entry, Families, Negotiated, Open, UpdateTemplate, write_keepalive};
 use tortie_bgp::{
     Export, Family, GlobalConfig, Import, Origination, PeerConfig, PeerView, Policy, PolicyHandle, RouteView,
-    RouterId, Tag,
+    RouterId,
 };
 use tortie_net::Cidr;
 
@@ -67,7 +67,7 @@ pub(crate) fn peer(remote: IpAddr, asn: u32) -> PeerConfig {
 
 /// Returns a local route.
 pub(crate) fn route() -> Origination {
-    Origination { communities: vec![], large_communities: vec![], kind: 1, tag: Tag(0) }
+    Origination { kind: 1, ..Origination::default() }
 }
 
 /// Returns negotiated parameters with IPv4, four-octet AS numbers and nothing else.
