@@ -3,6 +3,7 @@
 
 use serde_json::Value;
 
+use crate::calico3::{ObjectKey, is_felix_setting};
 use crate::key::{DockerItem, EndpointKey, Key};
 use crate::nearest::{distance, nearest};
 use crate::resource::{Resource, Setting, UnreadMember, recorded};
@@ -72,18 +73,22 @@ const PATHS: &[&str] = &[
     "felix/v1/host/*/last_reported_status",
     "felix/v1/host/*/workload/*/*/endpoint/*",
     "felix/v1/host/*/endpoint/*",
+    "felix/v2/*/host/*/status",
+    "felix/v2/*/host/*/last_reported_status",
+    "felix/v2/*/host/*/workload/*/*/endpoint/*",
     "tortie/v1/schema",
     "tortie/v1/status/*",
 ];
 
 /// Prefixes below the root that belong to other programs.
-const FOREIGN_TREES: [&str; 5] = [
-    "/calico/resources/",
-    "/calico/dhcp/",
-    "/calico/openstack/",
-    "/calico/felix/v2/",
-    "/calico/tortie/v1/host/",
-];
+const FOREIGN_TREES: [&str; 5] =
+    [OBJECTS, "/calico/dhcp/", "/calico/openstack/", "/calico/felix/v2/", "/calico/tortie/v1/host/"];
+
+/// Prefix of all versions of objects.
+const OBJECTS: &str = "/calico/resources/";
+
+/// Prefix of the keys by which OpenStack's driver compacts etcd.
+const COMPACTION: &str = "/calico/compaction/v1/";
 
 /// Settings of Calico's agents that Tortie does not have, which are not reported as misspelt.
 const FOREIGN_SETTINGS: &[&str] = &[
@@ -116,7 +121,6 @@ const FOREIGN_SETTINGS: &[&str] = &[
     "IptablesPostWriteCheckIntervalSecs",
     "LogFacility",
     "NATPortRange",
-    "OpenstackRegion",
     "PeriodicResyncInterval",
     "PrometheusGoMetricsEnabled",
     "PrometheusMetricsEnabled",
@@ -150,18 +154,9 @@ fn foreign_members(key: &Key) -> Option<&'static [&'static str]> {
             &["annotations", "apply_on_forward", "namespace", "performance_hints", "staged_action"]
         }
         Key::Pool(_) => &["allowed_uses", "assignment_mode", "node_selector", "vxlan_mode"],
-        Key::Block(_) => &[
-            "affinityClaimTime",
-            "deleted",
-            "hostAffinity",
-            "sequenceNumber",
-            "sequenceNumberForAllocation",
-            "strictAffinity",
-            "strict_affinity",
-        ],
-        Key::Handle(_) => &["deleted", "id"],
-        Key::Affinity { .. } => &["confirmed", "deleted", "type"],
-        Key::IpamConfig => &["kubeVirtVMAddressPersistence"],
+        Key::Block(_) => &["affinityClaimTime", "hostAffinity", "strictAffinity", "strict_affinity"],
+        Key::Handle(_) => &["id"],
+        Key::Affinity { .. } => &["confirmed", "type"],
         Key::Bgp(..) => &["calico_node", "local_bgp_peer", "reachable_by"],
         Key::HostMetadata { .. }
         | Key::OrchestratorRefs { .. }
@@ -171,6 +166,22 @@ fn foreign_members(key: &Key) -> Option<&'static [&'static str]> {
         | Key::Schema => return None,
         _ => &[],
     })
+}
+
+/// Returns true if a key of a store is one that Tortie, or another program on Calico's data, reads. A key below
+/// `/calico/resources/` must be that of an object of a known kind, with a namespace exactly if the kind has one.
+#[must_use]
+pub fn is_known_key(key_text: &str) -> bool {
+    if key_text.starts_with(OBJECTS) {
+        return ObjectKey::parse(key_text).is_some();
+    }
+    match Key::parse(key_text) {
+        Ok(Key::Unknown(_)) => {
+            FOREIGN_TREES.iter().chain(&[COMPACTION]).any(|tree| key_text.starts_with(tree))
+        }
+        Ok(_) => true,
+        Err(_) => false,
+    }
 }
 
 /// Returns the parts of a key and its value that no reader uses: a key outside of the data model, an unknown
@@ -215,7 +226,7 @@ pub fn unread(key: &Key, resource: &Resource) -> Vec<String> {
 }
 
 fn is_setting(name: &str) -> bool {
-    Setting::NAMES.contains(&name) || FOREIGN_SETTINGS.contains(&name)
+    Setting::NAMES.contains(&name) || FOREIGN_SETTINGS.contains(&name) || is_felix_setting(name)
 }
 
 fn members(key_text: &str, key: &Key, value: &[u8], foreign: &[&str]) -> Vec<String> {

@@ -97,8 +97,11 @@ pub enum Key {
     },
     /// `bgp/v1/global/...` or `bgp/v1/host/<h>/...`: a BGP value, global or of a host.
     Bgp(Scope, BgpItem),
-    /// `felix/v1/host/<h>/...`: status reports of an agent in Calico's format.
+    /// `felix/v1/host/<h>/...`, or in Calico 3's form `felix/v2/<region>/host/<h>/...`: status reports of an
+    /// agent in Calico's format.
     Felix {
+        /// Element of the key for the region ([`prefix::region`]); `None` for v1's form.
+        region: Option<String>,
         /// Host name.
         host: String,
         /// Kind of report.
@@ -117,6 +120,32 @@ pub enum Key {
         host: String,
         /// Kind of state.
         item: DockerItem,
+    },
+    /// `tortie/v1/tier/<name>`: a tier of Calico 3 with its end action. Like the five below it exists in the
+    /// projection of a Calico 3 store only, and is never written.
+    Tier {
+        /// Tier name.
+        tier: String,
+    },
+    /// `tortie/v1/globalnetworkset/<name>` or `tortie/v1/networkset/<namespace>/<name>`: labelled networks.
+    NetworkSet {
+        /// Namespace; `None` for a global set.
+        namespace: Option<String>,
+        /// Name of the set.
+        name: String,
+    },
+    /// `tortie/v1/bgpfilter/<name>`: a route filter of Calico 3.
+    BgpFilter(String),
+    /// `tortie/v1/ipreservation/<name>`: addresses that automatic assignment skips.
+    IpReservation(String),
+    /// `tortie/v1/bgpconfiguration`: BGP values of this host for which v1 has no key.
+    BgpConfiguration,
+    /// `tortie/v1/livemigration/<namespace>/<name>`: the move of a workload between hosts.
+    LiveMigration {
+        /// Namespace.
+        namespace: String,
+        /// Name of the migration.
+        name: String,
     },
     /// A key under one of the older paths in the text of the specification.
     Legacy(LegacyKey),

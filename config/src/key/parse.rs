@@ -56,9 +56,25 @@ fn parse(text: &str) -> Result<Key, Problem> {
         ["bgp", "v1", "host", host, rest @ ..] if !rest.is_empty() => {
             bgp(Scope::Host(name("host", host)?), rest)?
         }
-        ["felix", "v1", "host", rest @ ..] => felix(rest)?,
+        ["felix", "v1", "host", rest @ ..] => felix(None, rest)?,
+        ["felix", "v2", region, "host", rest @ ..] => felix(Some(name("region", region)?), rest)?,
         ["tortie", "v1", "schema"] => Some(Key::Schema),
         ["tortie", "v1", "status", host] => Some(Key::TortieStatus { host: name("host", host)? }),
+        ["tortie", "v1", "tier", tier] => Some(Key::Tier { tier: name("tier", tier)? }),
+        ["tortie", "v1", "globalnetworkset", set] => {
+            Some(Key::NetworkSet { namespace: None, name: name("network set", set)? })
+        }
+        ["tortie", "v1", "networkset", namespace, set] => Some(Key::NetworkSet {
+            namespace: Some(name("namespace", namespace)?),
+            name: name("network set", set)?,
+        }),
+        ["tortie", "v1", "bgpfilter", filter] => Some(Key::BgpFilter(name("filter", filter)?)),
+        ["tortie", "v1", "ipreservation", set] => Some(Key::IpReservation(name("reservation", set)?)),
+        ["tortie", "v1", "bgpconfiguration"] => Some(Key::BgpConfiguration),
+        ["tortie", "v1", "livemigration", namespace, migration] => Some(Key::LiveMigration {
+            namespace: name("namespace", namespace)?,
+            name: name("live migration", migration)?,
+        }),
         ["tortie", "v1", "host", host, "docker", rest @ ..] => docker(host, rest)?,
         _ => None,
     };
@@ -190,7 +206,7 @@ fn peer_item(peers: &str, element: &str) -> Result<BgpItem, Problem> {
     Ok(BgpItem::peer(address(peers, addr)?, port))
 }
 
-fn felix(rest: &[&str]) -> Result<Option<Key>, Problem> {
+fn felix(region: Option<String>, rest: &[&str]) -> Result<Option<Key>, Problem> {
     let [host, rest @ ..] = rest else { return Ok(None) };
     let item = match rest {
         ["status"] => FelixItem::Status,
@@ -204,7 +220,7 @@ fn felix(rest: &[&str]) -> Result<Option<Key>, Problem> {
         },
         _ => return Ok(None),
     };
-    Ok(Some(Key::Felix { host: name("host", host)?, item }))
+    Ok(Some(Key::Felix { region, host: name("host", host)?, item }))
 }
 
 fn docker(host: &str, rest: &[&str]) -> Result<Option<Key>, Problem> {

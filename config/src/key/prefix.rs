@@ -14,6 +14,8 @@ pub const BGP: &str = "/calico/bgp/v1/";
 pub const BGP_HOSTS: &str = "/calico/bgp/v1/host/";
 /// Status reports of agents in Calico's format.
 pub const FELIX_HOSTS: &str = "/calico/felix/v1/host/";
+/// Status reports of agents in Calico 3's format, below the name of a region.
+pub const FELIX_2: &str = "/calico/felix/v2/";
 /// Blocks, handles, affinities and configuration of IPAM.
 pub const IPAM: &str = "/calico/ipam/v2/";
 /// Key of the IPAM configuration.
@@ -67,6 +69,13 @@ pub fn felix_host(host: &str) -> String {
     format!("/calico/felix/v1/host/{}/", escape(host))
 }
 
+/// Returns the element of a key below [`FELIX_2`] for OpenStack's region of this name, or for none.
+#[must_use]
+pub fn region(name: Option<&str>) -> String {
+    name.filter(|name| !name.is_empty())
+        .map_or_else(|| "no-region".to_owned(), |name| format!("region-{name}"))
+}
+
 /// Returns the prefix of the state of one host's Docker drivers.
 #[must_use]
 pub fn docker(host: &str) -> String {
@@ -86,8 +95,9 @@ pub fn all_of_host(name: &str) -> Vec<String> {
 }
 
 /// Returns the prefixes that an agent lists and watches in addition to its own blocks (which its affinities
-/// name). Blocks, affinities, handles and status of other hosts are not included.
+/// name), in either data model. Blocks, affinities, handles and status of other hosts are not included.
 #[must_use]
 pub fn watched_by(host: &str) -> Vec<String> {
-    vec![V1.to_owned(), BGP.to_owned(), IPAM_CONFIG.to_owned(), affinities_of(host), SCHEMA.to_owned()]
+    let all = [V1, BGP, CALICO_3, IPAM_CONFIG, &affinities_of(host), SCHEMA];
+    all.map(ToOwned::to_owned).to_vec()
 }

@@ -72,6 +72,9 @@ pub(crate) const CANONICAL: &[&str] = &[
     "/calico/felix/v1/host/h1/last_reported_status",
     "/calico/felix/v1/host/h1/workload/libnetwork/libnetwork/endpoint/75f9",
     "/calico/felix/v1/host/h1/endpoint/eth0",
+    "/calico/felix/v2/no-region/host/h1/status",
+    "/calico/felix/v2/region-r1/host/h1/last_reported_status",
+    "/calico/felix/v2/no-region/host/h1/workload/openstack/openstack%2fvm-1/endpoint/port-1",
     "/calico/tortie/v1/status/h1",
     "/calico/tortie/v1/schema",
 ];
@@ -231,7 +234,11 @@ fn key() -> impl Strategy<Value = Key> {
         name().prop_map(Key::Handle),
         (name(), cidr()).prop_map(|(host, block)| Key::Affinity { host, block }),
         bgp(),
-        name().prop_map(|host| Key::Felix { host, item: FelixItem::Status }),
+        (proptest::option::of(name()), name()).prop_map(|(region, host)| Key::Felix {
+            region,
+            host,
+            item: FelixItem::Status
+        }),
         name().prop_map(|host| Key::TortieStatus { host }),
     ];
     (canonical, any::<bool>()).prop_map(|(key, old)| match LegacyKey::of(&key) {

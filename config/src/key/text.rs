@@ -46,9 +46,27 @@ impl fmt::Display for Key {
             ),
             Self::Bgp(Scope::Global, item) => write!(f, "/calico/bgp/v1/global/{item}"),
             Self::Bgp(Scope::Host(host), item) => write!(f, "/calico/bgp/v1/host/{}/{item}", escape(host)),
-            Self::Felix { host, item } => write!(f, "/calico/felix/v1/host/{}/{item}", escape(host)),
+            Self::Felix { region: None, host, item } => {
+                write!(f, "/calico/felix/v1/host/{}/{item}", escape(host))
+            }
+            Self::Felix { region: Some(region), host, item } => {
+                write!(f, "/calico/felix/v2/{}/host/{}/{item}", escape(region), escape(host))
+            }
             Self::Schema => f.write_str(super::prefix::SCHEMA),
             Self::TortieStatus { host } => write!(f, "/calico/tortie/v1/status/{}", escape(host)),
+            Self::Tier { tier } => write!(f, "/calico/tortie/v1/tier/{}", escape(tier)),
+            Self::NetworkSet { namespace: None, name } => {
+                write!(f, "/calico/tortie/v1/globalnetworkset/{}", escape(name))
+            }
+            Self::NetworkSet { namespace: Some(namespace), name } => {
+                write!(f, "/calico/tortie/v1/networkset/{}/{}", escape(namespace), escape(name))
+            }
+            Self::BgpFilter(name) => write!(f, "/calico/tortie/v1/bgpfilter/{}", escape(name)),
+            Self::IpReservation(name) => write!(f, "/calico/tortie/v1/ipreservation/{}", escape(name)),
+            Self::BgpConfiguration => f.write_str("/calico/tortie/v1/bgpconfiguration"),
+            Self::LiveMigration { namespace, name } => {
+                write!(f, "/calico/tortie/v1/livemigration/{}/{}", escape(namespace), escape(name))
+            }
             Self::Docker { host, item } => write!(f, "/calico/tortie/v1/host/{}/docker/{item}", escape(host)),
             Self::Legacy(old) => write_legacy(f, old.canonical()),
             Self::Unknown(text) => f.write_str(text),
@@ -131,7 +149,7 @@ impl fmt::Display for BgpItem {
 }
 
 impl fmt::Display for FelixItem {
-    /// Formats the part of the key below `/calico/felix/v1/host/<h>/`.
+    /// Formats the part of the key below the host's name.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Status => f.write_str("status"),

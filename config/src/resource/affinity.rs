@@ -8,6 +8,8 @@ use super::{ValueError, text};
 pub struct Affinity {
     /// State of the claim. Older writers omitted it, which means confirmed.
     pub state: Option<AffinityState>,
+    /// True if a writer marked the affinity as gone (Calico 3); `None` if the value does not say.
+    pub deleted: Option<bool>,
     /// Unknown fields, kept when the value is written.
     pub extra: Extra,
 }
@@ -39,13 +41,19 @@ impl Affinity {
     /// Creates an affinity with this state.
     #[must_use]
     pub fn new(state: AffinityState) -> Self {
-        Self { state: Some(state), extra: Extra::default() }
+        Self { state: Some(state), ..Self::default() }
     }
 
     /// Returns true if the state is confirmed or absent.
     #[must_use]
     pub fn is_confirmed(&self) -> bool {
         matches!(self.state, None | Some(AffinityState::Confirmed))
+    }
+
+    /// Returns true if a writer marked the affinity as gone.
+    #[must_use]
+    pub fn is_deleted(&self) -> bool {
+        self.deleted == Some(true)
     }
 
     /// Parses an empty value (Python), `{}` (early Go) or `{"state": ...}` (3.0.7 and later).
@@ -67,7 +75,8 @@ impl Affinity {
                 return Err(ValueError::new("state", format_args!("`{other}`"), expected));
             }
         };
-        Ok(Self { state, extra: fields.rest() })
+        let deleted = fields.bool("deleted")?;
+        Ok(Self { state, deleted, extra: fields.rest() })
     }
 
     /// Formats the value in its newest form.
@@ -75,6 +84,7 @@ impl Affinity {
     pub fn to_value(&self) -> Vec<u8> {
         let mut writer = Writer::default();
         writer.put_some("state", self.state.map(AffinityState::as_str));
+        writer.put_some("deleted", self.deleted);
         writer.bytes(&self.extra)
     }
 }

@@ -1,10 +1,12 @@
 //! Allocation blocks: the owner of a block and the holders of its addresses.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::ValueError;
+use super::attribute::Attribute;
 use super::json::{Extra, Fields, Writer, elements};
 use super::pool::same_cidr;
 use tortie_net::Cidr;
@@ -20,16 +22,23 @@ pub const BLOCK_SHORTEST_V6: u8 = 116;
 /// Maximum number of addresses in a block: /20 and /116 are the shortest prefixes that Calico creates.
 const MAX_ADDRESSES: u64 = 4096;
 
-/// An allocation block. Always consistent: an address is either allocated (its entry refers to an attribute)
-/// or exactly once in the free list, and every attribute is referenced.
+/// An allocation block. Always consistent: an address is allocated or cooling down (its entry refers to an
+/// attribute), or exactly once in the free list, and every attribute is referenced.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Block {
     cidr: Cidr,
     affinity: BlockAffinity,
-    strict: bool,
+    /// Time at which the owner claimed the block, RFC 3339 (Calico 3.32).
+    claim_time: Option<String>,
+    strict: Option<bool>,
     allocations: Vec<Option<usize>>,
     unallocated: Vec<u32>,
     attributes: Vec<Attribute>,
+    /// Number of the next write, in blocks of Calico 3.
+    sequence: Option<u64>,
+    /// Sequence number at the time of each allocation, by ordinal, in blocks of Calico 3.
+    allocation_sequences: Option<BTreeMap<u32, u64>>,
+    deleted: Option<bool>,
     extra: Extra,
 }
 
@@ -53,25 +62,6 @@ pub enum BlockAffinity {
     Other(String),
 }
 
-/// Attributes of an allocation. Equal attributes are stored once.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Attribute {
-    /// Handle under which the address can be released.
-    pub handle: Option<String>,
-    /// Free-form attributes: `node`, `timestamp`, `pod`, `namespace` and others.
-    pub secondary: Option<Map<String, Value>>,
-    /// Unknown fields, kept when the value is written.
-    pub extra: Extra,
-}
-
-impl Attribute {
-    /// Returns a free-form attribute, if it is a string.
-    #[must_use]
-    pub fn get(&self, name: &str) -> Option<&str> {
-        self.secondary.as_ref()?.get(name)?.as_str()
-    }
-}
-
 impl Block {
     /// Returns the allowed prefix lengths of blocks, the default first.
     pub fn lengths(v4: bool) -> impl Iterator<Item = u8> {
@@ -89,12 +79,30 @@ impl Block {
         Ok(Self {
             cidr,
             affinity,
-            strict,
+            claim_time: None,
+            strict: Some(strict),
             allocations: vec![None; size as usize],
             unallocated: (0..size).collect(),
             attributes: Vec::new(),
+            sequence: None,
+            allocation_sequences: None,
+            deleted: None,
             extra: Extra::default(),
         })
+    }
+
+    /// Creates an empty block of Calico 3. `sequence` is the number of its first write: the nanoseconds since
+    /// 1970, so that the numbers of a block that is deleted and created again never repeat.
+    ///
+    /// # Errors
+    /// If the prefix contains more than 4,096 addresses.
+    pub fn numbered(cidr: Cidr, affinity: BlockAffinity, sequence: u64) -> Result<Self, ValueError> {
+        let mut block = Self::new(cidr, affinity, false)?;
+        block.strict = None;
+        block.sequence = Some(sequence);
+        block.allocation_sequences = Some(BTreeMap::new());
+        block.deleted = Some(false);
+        Ok(block)
     }
 
     /// Returns the prefix of the block.
@@ -120,13 +128,55 @@ impl Block {
 
     /// Changes or removes the owner.
     pub fn set_affinity(&mut self, affinity: BlockAffinity) {
+        if self.affinity != affinity {
+            self.claim_time = None;
+        }
         self.affinity = affinity;
+    }
+
+    /// Returns the time at which the owner claimed the block, RFC 3339, if it is recorded.
+    #[must_use]
+    pub fn claim_time(&self) -> Option<&str> {
+        self.claim_time.as_deref()
+    }
+
+    /// Records the time at which the owner claimed the block, RFC 3339.
+    pub fn set_claim_time(&mut self, time: String) {
+        self.claim_time = Some(time);
     }
 
     /// Returns true if only the owner may allocate from the block.
     #[must_use]
     pub fn strict(&self) -> bool {
-        self.strict
+        self.strict.unwrap_or(false)
+    }
+
+    /// Returns true if a writer marked the block as gone.
+    #[must_use]
+    pub fn is_deleted(&self) -> bool {
+        self.deleted == Some(true)
+    }
+
+    /// Returns the number of the next write of a block of Calico 3.
+    #[must_use]
+    pub fn sequence(&self) -> Option<u64> {
+        self.sequence
+    }
+
+    /// Returns the sequence number of an allocation. Calico reads an absent one as 0.
+    #[must_use]
+    pub fn allocation_sequence(&self, ordinal: u32) -> u64 {
+        self.allocation_sequences.as_ref().and_then(|all| all.get(&ordinal)).copied().unwrap_or(0)
+    }
+
+    /// Gives sequence numbers to a block that has none. Calico reads an absent one as 0.
+    pub fn start_sequence(&mut self) {
+        self.sequence.get_or_insert(0);
+    }
+
+    /// Increments the sequence number for a write. A block without one stays without.
+    pub fn count_write(&mut self) {
+        self.sequence = self.sequence.map(|number| number.saturating_add(1));
     }
 
     /// Returns the free ordinals, in the order of future allocations.
@@ -135,7 +185,7 @@ impl Block {
         &self.unallocated
     }
 
-    /// Returns true if no address is allocated.
+    /// Returns true if no address is allocated or cooling down.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.attributes.is_empty()
@@ -153,66 +203,109 @@ impl Block {
         &self.extra
     }
 
-    /// Returns the attributes of an allocated ordinal; `None` if it is free or outside of the block.
+    /// Returns the attributes of an allocated ordinal; `None` if it is free, cooling down or outside of the
+    /// block.
     #[must_use]
     pub fn allocation(&self, ordinal: u32) -> Option<&Attribute> {
+        self.entry(ordinal).filter(|attribute| attribute.released_at.is_none())
+    }
+
+    fn entry(&self, ordinal: u32) -> Option<&Attribute> {
         let index = (*self.allocations.get(ordinal as usize)?)?;
         self.attributes.get(index)
     }
 
-    /// Returns the allocated ordinals in order, with their attributes.
-    pub fn allocated(&self) -> impl Iterator<Item = (u32, &Attribute)> {
+    fn entries(&self) -> impl Iterator<Item = (u32, &Attribute)> {
         (0u32..)
             .zip(&self.allocations)
             .filter_map(|(ordinal, index)| Some((ordinal, self.attributes.get((*index)?)?)))
     }
 
+    /// Returns the allocated ordinals in order, with their attributes.
+    pub fn allocated(&self) -> impl Iterator<Item = (u32, &Attribute)> {
+        self.entries().filter(|(_, attribute)| attribute.released_at.is_none())
+    }
+
+    /// Returns the ordinals that are cooling down, with the time of their release, RFC 3339. They are neither
+    /// allocated nor free.
+    pub fn cooling(&self) -> impl Iterator<Item = (u32, &str)> {
+        self.entries().filter_map(|(ordinal, attribute)| Some((ordinal, attribute.released_at.as_deref()?)))
+    }
+
+    /// Returns the allocated ordinals whose attribute `node` names a host other than the owner, with that
+    /// host.
+    pub fn borrowed(&self) -> impl Iterator<Item = (u32, &str)> {
+        let owner = self.host();
+        self.allocated().filter_map(move |(ordinal, attribute)| {
+            let node = attribute.get("node")?;
+            (owner != Some(node)).then_some((ordinal, node))
+        })
+    }
+
     /// Allocates a free ordinal. Returns false if it is allocated or outside of the block.
     pub fn allocate(&mut self, ordinal: u32, attribute: &Attribute) -> bool {
         let Some(position) = self.unallocated.iter().position(|free| *free == ordinal) else { return false };
-        let Some(entry) = self.allocations.get_mut(ordinal as usize) else { return false };
+        if self.allocations.get(ordinal as usize).is_none() || attribute.released_at.is_some() {
+            return false;
+        }
         self.unallocated.remove(position);
+        self.refer(ordinal, attribute);
+        if let Some(number) = self.sequence {
+            self.allocation_sequences.get_or_insert_default().insert(ordinal, number);
+        }
+        true
+    }
+
+    /// Makes the entry of an ordinal refer to an attribute.
+    fn refer(&mut self, ordinal: u32, attribute: &Attribute) {
+        let Some(entry) = self.allocations.get_mut(ordinal as usize) else { return };
         let index =
             self.attributes.iter().position(|known| known == attribute).unwrap_or(self.attributes.len());
         if index == self.attributes.len() {
             self.attributes.push(attribute.clone());
         }
         *entry = Some(index);
-        self.count_up(ordinal, true);
-        true
-    }
-
-    /// Increments the sequence number of a block that has one. Calico 3 records it with each allocation, so
-    /// that its garbage collector distinguishes a new allocation of an address from an old one.
-    fn count_up(&mut self, ordinal: u32, allocated: bool) {
-        let Some(number) = self.extra.get("sequenceNumber").and_then(Value::as_u64) else { return };
-        let Some(next) = number.checked_add(1) else { return };
-        self.extra.0.insert("sequenceNumber".to_owned(), next.into());
-        let of_allocations =
-            self.extra.0.entry("sequenceNumberForAllocation").or_insert_with(|| Map::new().into());
-        if let Value::Object(of_allocations) = of_allocations {
-            if allocated {
-                of_allocations.insert(ordinal.to_string(), number.into());
-            } else {
-                of_allocations.shift_remove(&ordinal.to_string());
-            }
-        }
     }
 
     /// Releases an ordinal. It goes to the end of the free list, so that the address is reused as late as
-    /// possible. Returns `None` if it was free or is outside of the block.
+    /// possible. Returns `None` if it was free, was cooling down, or is outside of the block.
     pub fn release(&mut self, ordinal: u32) -> Option<Attribute> {
-        let index = self.allocations.get_mut(ordinal as usize)?.take()?;
+        let attribute = self.take(ordinal)?;
         self.unallocated.push(ordinal);
-        self.count_up(ordinal, false);
-        if self.allocations.contains(&Some(index)) {
-            return self.attributes.get(index).cloned();
-        }
-        let attribute = self.attributes.remove(index);
-        for other in self.allocations.iter_mut().flatten().filter(|other| **other > index) {
-            *other -= 1;
-        }
         Some(attribute)
+    }
+
+    /// Releases an ordinal that stays unusable until [`Block::sweep`] frees it. `time` is the time of the
+    /// release, RFC 3339. Returns `None` as [`Block::release`] does.
+    pub fn cool_down(&mut self, ordinal: u32, time: &str) -> Option<Attribute> {
+        let attribute = self.take(ordinal)?;
+        let released = Attribute { released_at: Some(time.to_owned()), ..Attribute::default() };
+        self.refer(ordinal, &released);
+        Some(attribute)
+    }
+
+    /// Removes an allocation, and its attribute if nothing else refers to it.
+    fn take(&mut self, ordinal: u32) -> Option<Attribute> {
+        let attribute = self.allocation(ordinal)?.clone();
+        *self.allocations.get_mut(ordinal as usize)? = None;
+        if let Some(numbers) = &mut self.allocation_sequences {
+            numbers.remove(&ordinal);
+        }
+        self.drop_unused_attributes();
+        Some(attribute)
+    }
+
+    /// Frees the ordinals whose cooling down is over, as `over` decides from the time of their release.
+    pub fn sweep(&mut self, over: impl Fn(&str) -> bool) {
+        let done: Vec<u32> =
+            self.cooling().filter(|(_, time)| over(time)).map(|(ordinal, _)| ordinal).collect();
+        for ordinal in &done {
+            if let Some(entry) = self.allocations.get_mut(*ordinal as usize) {
+                *entry = None;
+            }
+        }
+        self.unallocated.extend(done);
+        self.drop_unused_attributes();
     }
 
     /// Parses the value of the key of `cidr`, in the format of any Calico version.
@@ -226,16 +319,20 @@ impl Block {
         let affinity = affinity(&mut fields)?;
         let camel = fields.bool("strictAffinity")?;
         let snake = fields.bool("strict_affinity")?;
-        let attributes = fields.list("attributes", attribute)?;
+        let attributes = fields.list("attributes", Attribute::parse)?;
         let allocations = allocations(&mut fields, size, attributes.len())?;
         let unallocated = unallocated(&mut fields, &allocations)?;
         let mut block = Self {
             cidr,
             affinity,
-            strict: camel.or(snake).unwrap_or(false),
+            claim_time: fields.text("affinity_claim_time")?,
+            strict: camel.or(snake),
             allocations,
             unallocated,
             attributes,
+            sequence: fields.number("sequenceNumber", 0, u64::MAX)?,
+            allocation_sequences: allocation_sequences(&mut fields)?,
+            deleted: fields.bool("deleted")?,
             extra: fields.rest(),
         };
         block.drop_unused_attributes();
@@ -278,7 +375,8 @@ impl Block {
         }
     }
 
-    /// Formats the value in its newest form.
+    /// Formats the value in its newest form. A block of Calico 3 has no `strictAffinity`, unless its value had
+    /// it.
     #[must_use]
     pub fn to_value(&self) -> Vec<u8> {
         let mut writer = Writer::default();
@@ -291,11 +389,21 @@ impl Block {
                 BlockAffinity::Other(text) => text.clone().into(),
             },
         );
-        writer.put("strictAffinity", self.strict);
+        writer.put_some("affinity_claim_time", self.claim_time.clone());
+        if self.strict.is_some() || self.sequence.is_none() {
+            writer.put("strictAffinity", self.strict());
+        }
         writer.put("allocations", self.allocations.clone());
         writer.put("unallocated", self.unallocated.clone());
-        let attributes: Vec<Value> = self.attributes.iter().map(attribute_json).collect();
+        let attributes: Vec<Value> = self.attributes.iter().map(Attribute::to_json).collect();
         writer.put("attributes", attributes);
+        writer.put_some("deleted", self.deleted);
+        writer.put_some("sequenceNumber", self.sequence);
+        let numbers = |all: &BTreeMap<u32, u64>| {
+            let members = all.iter().map(|(ordinal, number)| (ordinal.to_string(), (*number).into()));
+            Value::Object(members.collect())
+        };
+        writer.put_some("sequenceNumberForAllocation", self.allocation_sequences.as_ref().map(numbers));
         writer.bytes(&self.extra)
     }
 }
@@ -325,23 +433,19 @@ fn affinity(fields: &mut Fields) -> Result<BlockAffinity, ValueError> {
     }
 }
 
-fn attribute(value: Value) -> Result<Attribute, ValueError> {
-    let mut fields = Fields::of(value)?;
-    let older = fields.text("primary")?;
-    let handle = fields.text("handle_id")?.or(older);
-    let secondary = match fields.take("secondary") {
-        None => None,
-        Some(Value::Object(map)) => Some(map),
-        Some(other) => return Err(ValueError::json("secondary", &other, "write an object or null")),
+/// Reads the sequence numbers of allocations, an object with ordinals as member names.
+fn allocation_sequences(fields: &mut Fields) -> Result<Option<BTreeMap<u32, u64>>, ValueError> {
+    const NAME: &str = "sequenceNumberForAllocation";
+    let map = match fields.take(NAME) {
+        None => return Ok(None),
+        Some(Value::Object(map)) => map,
+        Some(other) => return Err(ValueError::json(NAME, &other, "write an object: {\"0\": 7}")),
     };
-    Ok(Attribute { handle, secondary, extra: fields.rest() })
-}
-
-fn attribute_json(attribute: &Attribute) -> Value {
-    let mut writer = Writer::default();
-    writer.put("handle_id", attribute.handle.clone());
-    writer.put("secondary", attribute.secondary.clone().map_or(Value::Null, Value::Object));
-    writer.object(&attribute.extra)
+    let entry = |(ordinal, value): (String, Value)| match (ordinal.parse(), value.as_u64()) {
+        (Ok(ordinal), Some(number)) => Ok((ordinal, number)),
+        _ => Err(ValueError::json(ordinal, &value, "write a whole number for each ordinal").within(NAME)),
+    };
+    map.into_iter().map(entry).collect::<Result<_, _>>().map(Some)
 }
 
 fn allocations(fields: &mut Fields, size: u32, attributes: usize) -> Result<Vec<Option<usize>>, ValueError> {

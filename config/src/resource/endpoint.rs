@@ -8,6 +8,8 @@ use serde_json::Value;
 use super::ValueError;
 use super::json::{Extra, Fields, Writer, texts};
 use super::names::{INTERFACE, InterfaceName, Labels, MAC, MacAddr, labels_field, labels_json};
+use super::port_name::EndpointPort;
+use crate::dialect::Dialect;
 use tortie_net::Cidr;
 
 /// A workload endpoint: the interface of a workload.
@@ -35,6 +37,8 @@ pub struct WorkloadEndpoint {
     pub ipv6_gateway: Option<Ipv6Addr>,
     /// Labels that selectors match.
     pub labels: Labels,
+    /// Named ports, which rules may name; Calico 3 only.
+    pub ports: Vec<EndpointPort>,
     /// Container id set by the CNI plugin, so that a late DEL of an earlier container is ignored.
     pub active_instance_id: Option<String>,
     /// Unknown fields, kept when the value is written.
@@ -69,6 +73,7 @@ impl WorkloadEndpoint {
             ipv4_gateway: None,
             ipv6_gateway: None,
             labels: Labels::new(),
+            ports: Vec::new(),
             active_instance_id: None,
             extra: Extra::default(),
         }
@@ -95,15 +100,27 @@ impl WorkloadEndpoint {
         v4.chain(self.ipv6_nat.iter().map(|nat| (nat.int_ip.into(), nat.ext_ip.into())))
     }
 
+    /// Returns the networks from which the workload of a Calico 3 store may send in addition to its addresses
+    /// (`allow_spoofed_source_ips`). Their projection contains valid ones only.
+    #[must_use]
+    pub fn spoofed_sources(&self) -> Vec<Cidr> {
+        let list = self.extra.get("allow_spoofed_source_ips").and_then(Value::as_array);
+        list.into_iter().flatten().filter_map(|net| net.as_str()?.parse().ok()).collect()
+    }
+
     fn has(&self, addr: IpAddr) -> bool {
         self.nets().any(|net| net.contains(addr))
     }
 
-    /// Parses a value.
+    /// Parses a value of a v1 store.
     ///
     /// # Errors
     /// If a field is malformed, or the name is missing.
     pub fn parse(bytes: &[u8]) -> Result<Self, ValueError> {
+        Self::parse_in(Dialect::V1, bytes)
+    }
+
+    pub(super) fn parse_in(dialect: Dialect, bytes: &[u8]) -> Result<Self, ValueError> {
         let mut fields = Fields::parse(bytes)?;
         let active = fields.text("state")?.as_deref() == Some("active");
         let name = fields.parsed("name", INTERFACE)?.ok_or_else(|| ValueError::missing("name", INTERFACE))?;
@@ -121,6 +138,7 @@ impl WorkloadEndpoint {
             ipv4_gateway: fields.parsed("ipv4_gateway", "write an IPv4 address")?,
             ipv6_gateway: fields.parsed("ipv6_gateway", "write an IPv6 address")?,
             labels: labels_field(&mut fields)?,
+            ports: ports(dialect, &mut fields)?,
             active_instance_id: fields.text("active_instance_id")?,
             extra: fields.rest(),
         })
@@ -142,6 +160,7 @@ impl WorkloadEndpoint {
         writer.put_text("ipv4_gateway", self.ipv4_gateway.as_ref());
         writer.put_text("ipv6_gateway", self.ipv6_gateway.as_ref());
         writer.put("labels", labels_json(&self.labels));
+        EndpointPort::put_list(&mut writer, &self.ports);
         writer.bytes(&self.extra)
     }
 }
@@ -159,6 +178,8 @@ pub struct HostEndpoint {
     pub profile_ids: Vec<String>,
     /// Labels that selectors match.
     pub labels: Labels,
+    /// Named ports, which rules may name; Calico 3 only.
+    pub ports: Vec<EndpointPort>,
     /// Unknown fields, kept when the value is written.
     pub extra: Extra,
 }
@@ -174,7 +195,7 @@ impl HostEndpoint {
     ///
     /// # Errors
     /// If a field is malformed, or the value has neither name nor address.
-    pub fn parse(bytes: &[u8]) -> Result<Self, ValueError> {
+    pub(super) fn parse_in(dialect: Dialect, bytes: &[u8]) -> Result<Self, ValueError> {
         let mut fields = Fields::parse(bytes)?;
         let endpoint = Self {
             name: fields.parsed("name", INTERFACE)?,
@@ -182,6 +203,7 @@ impl HostEndpoint {
             expected_ipv6_addrs: fields.parsed_list("expected_ipv6_addrs", "write an IPv6 address")?,
             profile_ids: profile_ids(&mut fields)?,
             labels: labels_field(&mut fields)?,
+            ports: ports(dialect, &mut fields)?,
             extra: fields.rest(),
         };
         if endpoint.name.is_none() && endpoint.addrs().next().is_none() {
@@ -200,7 +222,16 @@ impl HostEndpoint {
         writer.put_list("expected_ipv6_addrs", &self.expected_ipv6_addrs);
         writer.put("profile_ids", self.profile_ids.clone());
         writer.put("labels", labels_json(&self.labels));
+        EndpointPort::put_list(&mut writer, &self.ports);
         writer.bytes(&self.extra)
+    }
+}
+
+/// Reads named ports. In a v1 store they remain an unknown field, which is kept.
+fn ports(dialect: Dialect, fields: &mut Fields) -> Result<Vec<EndpointPort>, ValueError> {
+    match dialect {
+        Dialect::V1 => Ok(Vec::new()),
+        Dialect::V3 => fields.list("ports", EndpointPort::parse),
     }
 }
 

@@ -15,6 +15,8 @@ pub struct Handle {
     pub id: String,
     /// Number of addresses by block.
     pub blocks: BTreeMap<Cidr, u32>,
+    /// True if a writer marked the handle as gone (Calico 3); `None` if the value does not say.
+    pub deleted: Option<bool>,
     /// Unknown fields, kept when the value is written.
     pub extra: Extra,
 }
@@ -23,7 +25,7 @@ impl Handle {
     /// Creates a handle without addresses.
     #[must_use]
     pub fn new(id: &str) -> Self {
-        Self { id: id.to_owned(), blocks: BTreeMap::new(), extra: Extra::default() }
+        Self { id: id.to_owned(), blocks: BTreeMap::new(), deleted: None, extra: Extra::default() }
     }
 
     /// Parses the value of the key of `id`.
@@ -49,17 +51,39 @@ impl Handle {
                 return Err(ValueError::json("block", &other, "write an object: {\"10.0.0.0/26\": 1}"));
             }
         };
-        Ok(Self { id: id.to_owned(), blocks, extra: fields.rest() })
+        let deleted = fields.bool("deleted")?;
+        Ok(Self { id: id.to_owned(), blocks, deleted, extra: fields.rest() })
     }
 
-    /// Formats the value in its newest form.
+    /// Returns true if a writer marked the handle as gone.
+    #[must_use]
+    pub fn is_deleted(&self) -> bool {
+        self.deleted == Some(true)
+    }
+
+    /// Formats the value in its newest v1 form.
     #[must_use]
     pub fn to_value(&self) -> Vec<u8> {
+        self.format(true)
+    }
+
+    /// Formats the value as Calico 3 writes it: without the member `id`, unless the value that it replaces
+    /// has it.
+    #[must_use]
+    pub fn to_calico_3(&self, replaced: Option<&[u8]>) -> Vec<u8> {
+        let members = replaced.and_then(|bytes| serde_json::from_slice::<Map<String, Value>>(bytes).ok());
+        self.format(members.is_some_and(|members| members.contains_key("id")))
+    }
+
+    fn format(&self, with_id: bool) -> Vec<u8> {
         let mut writer = Writer::default();
-        writer.put("id", self.id.clone());
+        if with_id {
+            writer.put("id", self.id.clone());
+        }
         let blocks: Map<String, Value> =
             self.blocks.iter().map(|(cidr, count)| (cidr.to_string(), (*count).into())).collect();
         writer.put("block", Value::Object(blocks));
+        writer.put_some("deleted", self.deleted);
         writer.bytes(&self.extra)
     }
 }

@@ -1,5 +1,7 @@
 //! The IPAM configuration, a single value.
 
+use serde_json::Value;
+
 use super::ValueError;
 use super::json::{Extra, Fields, Writer};
 use tortie_net::Cidr;
@@ -13,6 +15,12 @@ pub struct IpamConfig {
     pub auto_allocate_blocks: bool,
     /// Maximum number of blocks per family and host (`maxBlocksPerHost`); `None` for no limit.
     pub max_blocks_per_host: Option<u32>,
+    /// Seconds for which a released address is neither allocated nor free (`ipCooldownSeconds`, Calico 3.33);
+    /// `None` for none.
+    pub cooldown_seconds: Option<u32>,
+    /// Persistence of virtual machines' addresses (`kubeVirtVMAddressPersistence`, Calico 3.32) as stored;
+    /// nothing is decided by it.
+    pub kube_virt: Option<Value>,
     /// Addresses that are only allocated if explicitly requested (`reservedCIDRs`, a field of Tortie).
     pub reserved: Vec<Cidr>,
     /// Unknown fields, kept when the value is written.
@@ -25,6 +33,8 @@ impl Default for IpamConfig {
             strict_affinity: false,
             auto_allocate_blocks: true,
             max_blocks_per_host: None,
+            cooldown_seconds: None,
+            kube_virt: None,
             reserved: Vec::new(),
             extra: Extra::default(),
         }
@@ -45,6 +55,8 @@ impl IpamConfig {
             auto_allocate_blocks: fields.flag("auto_allocate_blocks")?,
             // Go writers store 0 for no limit.
             max_blocks_per_host: limit.filter(|limit| *limit > 0),
+            cooldown_seconds: fields.number("ipCooldownSeconds", 0, u32::MAX.into())?,
+            kube_virt: fields.take("kubeVirtVMAddressPersistence"),
             reserved: fields.parsed_list("reservedCIDRs", "write ADDRESS/LENGTH, such as 10.0.0.0/30")?,
             extra: fields.rest(),
         })
@@ -57,6 +69,8 @@ impl IpamConfig {
         writer.put("strict_affinity", self.strict_affinity);
         writer.put("auto_allocate_blocks", self.auto_allocate_blocks);
         writer.put_some("maxBlocksPerHost", self.max_blocks_per_host);
+        writer.put_some("ipCooldownSeconds", self.cooldown_seconds);
+        writer.put_some("kubeVirtVMAddressPersistence", self.kube_virt.clone());
         writer.put_list("reservedCIDRs", &self.reserved);
         writer.bytes(&self.extra)
     }

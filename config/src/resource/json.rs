@@ -108,12 +108,15 @@ impl Fields {
 
     pub(crate) fn of(value: Value) -> Result<Self, ValueError> {
         match value {
-            Value::Object(map) => {
-                let records = UNREAD.with_borrow(Option::is_some);
-                Ok(Self { map, known: records.then(RefCell::default) })
-            }
+            Value::Object(map) => Ok(Self::of_map(map)),
             other => Err(ValueError::new("", kind(&other), "write a JSON object: {...}")),
         }
+    }
+
+    /// Creates the fields of an object, for example of a `spec`.
+    pub(crate) fn of_map(map: Map<String, Value>) -> Self {
+        let records = UNREAD.with_borrow(Option::is_some);
+        Self { map, known: records.then(RefCell::default) }
     }
 
     pub(crate) fn take(&mut self, name: &str) -> Option<Value> {

@@ -14,9 +14,12 @@
 mod advertisement;
 mod affinity;
 mod asn;
+mod attribute;
+mod bgp_configuration;
+mod bgp_filter;
 mod block;
 mod bmp;
-mod duration;
+pub(crate) mod duration;
 mod endpoint;
 mod error;
 mod filter;
@@ -25,16 +28,20 @@ mod filter_match;
 mod filter_set;
 mod handle;
 mod host;
+mod interface_regex;
 mod ipam_config;
 mod json;
+mod live_migration;
 mod mesh;
 mod multipath;
 mod names;
+mod network_set;
 mod peer;
 mod peer_auth;
 mod peer_options;
 mod policy;
 mod pool;
+mod port_name;
 mod rule;
 mod rule_match;
 mod schema;
@@ -50,9 +57,13 @@ use std::net::{IpAddr, Ipv4Addr};
 pub use advertisement::{Community, PrefixAdvertisement};
 pub use affinity::{Affinity, AffinityState};
 pub use asn::{Asn, PeerAs};
-pub use block::{
-    Attribute, BLOCK_LEN_V4, BLOCK_LEN_V6, BLOCK_SHORTEST_V4, BLOCK_SHORTEST_V6, Block, BlockAffinity,
+pub use attribute::Attribute;
+pub use bgp_configuration::{BgpConfiguration, NORMAL_PRIORITY, ProgramClusterRoutes};
+pub use bgp_filter::{
+    BgpFilter, BgpFilterAction, BgpFilterOperation, BgpFilterRule, BgpPeerType, InterfacePattern,
+    PRIORITY_MAX, PrefixCondition,
 };
+pub use block::{BLOCK_LEN_V4, BLOCK_LEN_V6, BLOCK_SHORTEST_V4, BLOCK_SHORTEST_V6, Block, BlockAffinity};
 pub use bmp::{BmpPolicy, BmpStation};
 pub use endpoint::{HostEndpoint, Nat, WorkloadEndpoint};
 pub use error::ValueError;
@@ -64,25 +75,31 @@ pub use filter_match::{
 pub use filter_set::{CommunityChange, FilterSet, MedChange, NextHopChange, PREPEND_MAX, Prepend};
 pub use handle::Handle;
 pub use host::OrchestratorRef;
+pub use interface_regex::InterfaceRegex;
 pub use ipam_config::IpamConfig;
 pub use json::Extra;
-pub(crate) use json::{UnreadMember, recorded};
+pub(crate) use json::{Fields, UnreadMember, recorded};
+pub use live_migration::{LiveMigration, MigrationTarget, MovingEndpoint};
 pub use mesh::NodeMesh;
 pub use multipath::Multipath;
+pub(crate) use names::is_label_name;
 pub use names::{InterfaceName, Labels, MacAddr};
+pub use network_set::NetworkSet;
 pub use peer::Peer;
 pub use peer_auth::{AoAlgorithm, Password, SECRETS_DIR, TcpAo};
 pub use peer_options::{AddPath, Bfd, MaxPrefixes, NextHopMode, Role, SourceAddr};
-pub use policy::{Order, Policy, PolicyTypes, Rules, TierMetadata};
-pub use pool::{Ipip, IpipMode, Pool};
+pub use policy::{EndAction, Order, Policy, PolicyTypes, Rules, Tier, TierMetadata};
+pub use pool::{AllowedUse, AssignmentMode, Ipip, IpipMode, Pool};
+pub use port_name::{EndpointPort, PortName};
 pub use rule::{Action, Rule, Side};
 pub use rule_match::{Icmp, PortRange, Protocol};
 pub use schema::StoreSchema;
 pub use setting::{Setting, Settings};
-pub use setting_value::{AllowAction, Failsafe, HostAction, InsertMode, MarkMask, Severity};
+pub use setting_value::{AllowAction, Failsafe, HostAction, InsertMode, MarkMask, Region, Severity};
 pub use status::{AgentStatus, EndpointState, EndpointStatus};
 pub use text::BgpLogLevel;
 
+use crate::dialect::Dialect;
 use crate::key::{BgpItem, DockerItem, EndpointKey, FelixItem, Key, ProfilePart};
 use tortie_net::Cidr;
 
@@ -111,6 +128,10 @@ pub enum Resource {
     ProfileLabels(Labels),
     /// Order of a tier.
     TierMetadata(TierMetadata),
+    /// A tier of Calico 3.
+    Tier(Tier),
+    /// Labelled networks of Calico 3.
+    NetworkSet(Box<NetworkSet>),
     /// A policy with its selector and rules.
     Policy(Box<Policy>),
     /// An address pool.
@@ -143,6 +164,12 @@ pub enum Resource {
     CustomFilter(String),
     /// A route filter of Tortie.
     Filter(Box<Filter>),
+    /// A route filter of Calico 3.
+    BgpFilter(Box<BgpFilter>),
+    /// BGP settings of Calico 3.
+    BgpConfiguration(Box<BgpConfiguration>),
+    /// A live migration of Calico 3.
+    LiveMigration(Box<LiveMigration>),
     /// BGP address of a host; `None` (an empty value) for no BGP in this family.
     Address(Option<IpAddr>),
     /// Connected network of a host's address.
@@ -164,12 +191,21 @@ pub enum Resource {
 }
 
 impl Resource {
-    /// Parses the value of `key`. An older key has the same value as the current one.
+    /// Parses the value of `key` in a v1 store. An older key has the same value as the current one.
     ///
     /// # Errors
     /// If the value is not valid for the key; the error contains the field, the text found and the text
     /// expected.
     pub fn parse(key: &Key, bytes: &[u8]) -> Result<Self, ValueError> {
+        Self::parse_in(Dialect::V1, key, bytes)
+    }
+
+    /// Parses the value of `key` in a v1 store, or in the projection of a Calico 3 store: there selectors
+    /// have the grammar of Calico 3, and ports may have names.
+    ///
+    /// # Errors
+    /// As [`Resource::parse`].
+    pub fn parse_in(dialect: Dialect, key: &Key, bytes: &[u8]) -> Result<Self, ValueError> {
         Ok(match key.canonical() {
             Key::Ready => Self::Ready(bytes == b"true"),
             Key::Setting(_, name) => Self::Setting(Setting::parse(name, bytes)?),
@@ -177,18 +213,22 @@ impl Resource {
             Key::HostMetadata { .. } => Self::HostMetadata(policy::parse_object(bytes)?),
             Key::OrchestratorRefs { .. } => Self::OrchestratorRefs(OrchestratorRef::parse_list(bytes)?),
             Key::Endpoint(EndpointKey::Workload { .. }) => {
-                Self::WorkloadEndpoint(Box::new(WorkloadEndpoint::parse(bytes)?))
+                Self::WorkloadEndpoint(Box::new(WorkloadEndpoint::parse_in(dialect, bytes)?))
             }
             Key::Endpoint(EndpointKey::Host { .. }) => {
-                Self::HostEndpoint(Box::new(HostEndpoint::parse(bytes)?))
+                Self::HostEndpoint(Box::new(HostEndpoint::parse_in(dialect, bytes)?))
             }
-            Key::Profile { part: ProfilePart::Rules, .. } => Self::ProfileRules(Rules::parse(bytes)?),
+            Key::Profile { part: ProfilePart::Rules, .. } => {
+                Self::ProfileRules(Rules::parse_in(dialect, bytes)?)
+            }
             Key::Profile { part: ProfilePart::Tags, .. } => Self::ProfileTags(policy::parse_tags(bytes)?),
             Key::Profile { part: ProfilePart::Labels, .. } => {
                 Self::ProfileLabels(policy::parse_labels(bytes)?)
             }
             Key::TierMetadata { .. } => Self::TierMetadata(TierMetadata::parse(bytes)?),
-            Key::Policy { .. } => Self::Policy(Box::new(Policy::parse(bytes)?)),
+            Key::Tier { .. } => Self::Tier(Tier::parse(bytes)?),
+            Key::NetworkSet { .. } => Self::NetworkSet(Box::new(NetworkSet::parse(bytes)?)),
+            Key::Policy { .. } => Self::Policy(Box::new(Policy::parse_in(dialect, bytes)?)),
             Key::Pool(cidr) => Self::Pool(Pool::parse(*cidr, bytes)?),
             Key::IpamConfig => Self::IpamConfig(IpamConfig::parse(bytes)?),
             Key::Block(cidr) => Self::Block(Box::new(Block::parse(*cidr, bytes)?)),
@@ -203,6 +243,11 @@ impl Resource {
             Key::TortieStatus { .. } => Self::TortieStatus(policy::parse_object(bytes)?),
             Key::Docker { item: DockerItem::Space { .. }, .. } => Self::Opaque(bytes.to_vec()),
             Key::Docker { .. } => Self::Docker(policy::parse_object(bytes)?),
+            // Their owners parse these where they are read.
+            Key::IpReservation(_) => Self::Opaque(bytes.to_vec()),
+            Key::BgpFilter(_) => Self::BgpFilter(Box::new(BgpFilter::parse(bytes)?)),
+            Key::BgpConfiguration => Self::BgpConfiguration(Box::new(BgpConfiguration::parse(bytes)?)),
+            Key::LiveMigration { .. } => Self::LiveMigration(Box::new(LiveMigration::parse(bytes)?)),
             Key::Marker { .. } | Key::Unknown(_) | Key::Legacy(_) => Self::Opaque(bytes.to_vec()),
         })
     }
@@ -273,6 +318,9 @@ impl Resource {
             }
             Self::Schema(schema) => schema.to_value(),
             Self::Filter(filter) => filter.to_value(),
+            Self::BgpFilter(filter) => filter.to_value(),
+            Self::BgpConfiguration(configuration) => configuration.to_value(),
+            Self::LiveMigration(migration) => migration.to_value(),
             Self::OrchestratorRefs(list) => OrchestratorRef::list_to_value(list),
             Self::WorkloadEndpoint(endpoint) => endpoint.to_value(),
             Self::HostEndpoint(endpoint) => endpoint.to_value(),
@@ -280,6 +328,8 @@ impl Resource {
             Self::ProfileTags(tags) => policy::tags_to_value(tags),
             Self::ProfileLabels(labels) => policy::labels_to_value(labels),
             Self::TierMetadata(metadata) => metadata.to_value(),
+            Self::Tier(tier) => tier.to_value(),
+            Self::NetworkSet(set) => set.to_value(),
             Self::Policy(policy) => policy.to_value(),
             Self::Pool(pool) => pool.to_value(),
             Self::IpamConfig(config) => config.to_value(),

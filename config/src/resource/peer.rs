@@ -65,6 +65,13 @@ pub struct Peer {
     pub local_as_num: Option<Asn>,
     /// Never dial the peer.
     pub passive_mode: bool,
+    /// The address is one of a node of the cluster, written by Calico 3: for a global peer the host whose
+    /// address is greater as text dials.
+    pub calico_node: bool,
+    /// The peer is a workload of this host.
+    pub local_bgp_peer: bool,
+    /// Gateway by which the peer is reached.
+    pub reachable_by: Option<IpAddr>,
     /// Administrative shutdown: there is no session, and the peer receives this text (RFC 9003), at most 255
     /// octets; empty for no text.
     pub shutdown: Option<String>,
@@ -120,6 +127,9 @@ impl Peer {
             num_allow_local_as: 0,
             local_as_num: None,
             passive_mode: false,
+            calico_node: false,
+            local_bgp_peer: false,
+            reachable_by: None,
             shutdown: None,
             filters: Vec::new(),
             max_prefixes: None,
@@ -221,6 +231,9 @@ impl Peer {
         peer.num_allow_local_as = fields.number("num_allow_local_as", 0, 255)?.unwrap_or(0);
         peer.local_as_num = local_as(fields)?;
         peer.passive_mode = fields.flag("passive_mode")?;
+        peer.calico_node = fields.flag("calico_node")?;
+        peer.local_bgp_peer = fields.flag("local_bgp_peer")?;
+        peer.reachable_by = fields.parsed("reachable_by", "write the address of a gateway")?;
         peer.shutdown = take_shutdown(fields)?;
         peer.filters = fields.names("filters")?;
         peer.max_prefixes = MaxPrefixes::take(fields)?;
@@ -309,6 +322,9 @@ impl Peer {
         writer.put_some("num_allow_local_as", Some(self.num_allow_local_as).filter(|count| *count != 0));
         writer.put_text("local_as_num", self.local_as_num.as_ref());
         writer.put_some("passive_mode", self.passive_mode.then_some(true));
+        writer.put_some("calico_node", self.calico_node.then_some(true));
+        writer.put_some("local_bgp_peer", self.local_bgp_peer.then_some(true));
+        writer.put_text("reachable_by", self.reachable_by.as_ref());
         writer.put_some("shutdown", self.shutdown.as_deref().map(shutdown_json));
         writer.put_list("filters", &self.filters);
         writer.put_some("max_prefixes", self.max_prefixes.as_ref().map(MaxPrefixes::json));

@@ -269,7 +269,7 @@ macro_rules! words {
             fn from_str(text: &str) -> Result<Self, ValueError> {
                 match text {
                     $($word $(| $also)* => Ok(Self::$variant),)+
-                    _ => Err(ValueError::new("", format_args!("`{text}`"), $expected)),
+                    _ => Err(ValueError::new("", format_args!("`{text}`"), Self::EXPECTED)),
                 }
             }
         }

@@ -9,6 +9,7 @@ use super::names::{Labels, label_name, labels, labels_json};
 use super::rule::{Rule, parse_selector};
 use super::{ValueError, json};
 use crate::Selector;
+use crate::dialect::Dialect;
 
 /// Value of a profile's `rules`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -26,11 +27,11 @@ impl Rules {
     ///
     /// # Errors
     /// If a rule is malformed or has an unknown field.
-    pub fn parse(bytes: &[u8]) -> Result<Self, ValueError> {
+    pub(super) fn parse_in(dialect: Dialect, bytes: &[u8]) -> Result<Self, ValueError> {
         let mut fields = Fields::parse(bytes)?;
         Ok(Self {
-            inbound: fields.list("inbound_rules", Rule::parse)?,
-            outbound: fields.list("outbound_rules", Rule::parse)?,
+            inbound: fields.list("inbound_rules", |rule| Rule::parse(dialect, rule))?,
+            outbound: fields.list("outbound_rules", |rule| Rule::parse(dialect, rule))?,
             extra: fields.rest(),
         })
     }
@@ -189,7 +190,7 @@ impl Policy {
     /// # Errors
     /// If a field is malformed, if the selector is missing, if `untracked` and `pre_dnat` are both set, or if
     /// `pre_dnat` has egress rules.
-    pub fn parse(bytes: &[u8]) -> Result<Self, ValueError> {
+    pub(super) fn parse_in(dialect: Dialect, bytes: &[u8]) -> Result<Self, ValueError> {
         let mut fields = Fields::parse(bytes)?;
         let Some(selector) = fields.text("selector")? else {
             return Err(ValueError::missing(
@@ -198,16 +199,23 @@ impl Policy {
             ));
         };
         let policy = Self {
-            selector: parse_selector("selector", &selector)?,
+            selector: parse_selector(dialect, "selector", &selector)?,
             order: Order::take(&mut fields)?,
-            inbound: fields.list("inbound_rules", Rule::parse)?,
-            outbound: fields.list("outbound_rules", Rule::parse)?,
+            inbound: fields.list("inbound_rules", |rule| Rule::parse(dialect, rule))?,
+            outbound: fields.list("outbound_rules", |rule| Rule::parse(dialect, rule))?,
             untracked: fields.flag("untracked")?,
             pre_dnat: fields.flag("pre_dnat")?,
             types: PolicyTypes::take(&mut fields)?,
             extra: fields.rest(),
         };
         policy.check().map(|()| policy)
+    }
+
+    /// Returns true if the policy of a Calico 3 store also applies to packets that a host forwards
+    /// (`apply_on_forward`). A v1 store does not make this distinction.
+    #[must_use]
+    pub fn applies_on_forward(&self) -> bool {
+        self.extra.get("apply_on_forward") == Some(&Value::Bool(true))
     }
 
     fn check(&self) -> Result<(), ValueError> {
@@ -263,6 +271,65 @@ impl TierMetadata {
         let mut writer = Writer::default();
         writer.put_some("order", self.order.map(Order::json));
         writer.bytes(&self.extra)
+    }
+}
+
+/// A tier of Calico 3: its order, and its action for packets that none of its policies decides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Tier {
+    /// Order of the tier; `None` for after all tiers that have one.
+    pub order: Option<Order>,
+    /// Action at the end of the tier.
+    pub end: EndAction,
+}
+
+/// Action for packets that no policy of a tier decides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub enum EndAction {
+    /// Drop the packet; always in a v1 store.
+    #[default]
+    Deny,
+    /// Continue with the next tier, and after the last one with the profiles.
+    Pass,
+}
+
+impl EndAction {
+    /// Returns `deny` or `pass`, as in the value of a tier.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Deny => "deny",
+            Self::Pass => "pass",
+        }
+    }
+}
+
+impl Tier {
+    /// Parses a value.
+    ///
+    /// # Errors
+    /// If a member is malformed.
+    pub fn parse(bytes: &[u8]) -> Result<Self, ValueError> {
+        let mut fields = Fields::parse(bytes)?;
+        let order = Order::take(&mut fields)?;
+        let end = match fields.text("default_action")?.as_deref() {
+            None | Some("" | "deny") => EndAction::Deny,
+            Some("pass") => EndAction::Pass,
+            Some(other) => {
+                let found = format_args!("`{other}`");
+                return Err(ValueError::new("default_action", found, "write \"deny\" or \"pass\""));
+            }
+        };
+        Ok(Self { order, end })
+    }
+
+    /// Formats the value.
+    #[must_use]
+    pub fn to_value(&self) -> Vec<u8> {
+        let mut writer = Writer::default();
+        writer.put("order", self.order.map_or(Value::Null, Order::json));
+        writer.put("default_action", self.end.as_str());
+        writer.bytes(&Extra::default())
     }
 }
 

@@ -1,9 +1,17 @@
 //! Address pools.
 
+use std::fmt;
+use std::str::FromStr;
+
 use super::json::{Extra, Fields, Writer};
 use super::names::{INTERFACE, InterfaceName};
+use super::peer_options::words;
 use super::{BLOCK_LEN_V4, BLOCK_LEN_V6, BLOCK_SHORTEST_V4, BLOCK_SHORTEST_V6, ValueError};
+use crate::selector::Selector;
 use tortie_net::Cidr;
+
+/// Expected format, for errors.
+const SELECTOR: &str = "write a selector, such as all() or rack == 'a'";
 
 /// An address pool, which is divided into blocks.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -12,6 +20,8 @@ pub struct Pool {
     pub cidr: Cidr,
     /// Tunnel for packets to addresses of the pool (IPv4 only).
     pub ipip: Option<Ipip>,
+    /// VXLAN tunnel for packets to addresses of the pool (`vxlan_mode`), in place of IPIP.
+    pub vxlan: Option<IpipMode>,
     /// Packets from the pool to addresses outside of all pools are masqueraded.
     pub masquerade: bool,
     /// IPAM allocates addresses from the pool; true if absent.
@@ -21,8 +31,41 @@ pub struct Pool {
     /// Prefix length of its blocks, if it is not the default (`blockSize` or `block_size`): 20 to 32 or 116
     /// to 128.
     pub block_size: Option<u8>,
+    /// No route inside of the pool is announced to any peer (`disableBGPExport`; in stores of Calico 3 only).
+    pub disable_bgp_export: Option<bool>,
+    /// Uses of its addresses (`allowed_uses`); empty for the default, workloads and tunnels.
+    pub allowed_uses: Vec<AllowedUse>,
+    /// Whether IPAM takes addresses without being asked for this pool (`assignment_mode`).
+    pub assignment_mode: AssignmentMode,
+    /// Hosts that IPAM gives addresses of the pool (`node_selector`); `None` for all. Like the next one a
+    /// member of the projection of Calico 3, by the labels of Nodes.
+    pub node_selector: Option<Selector>,
+    /// Namespaces that IPAM gives addresses of the pool (`namespace_selector`); `None` for all.
+    pub namespace_selector: Option<Selector>,
     /// Unknown fields, kept when the value is written.
     pub extra: Extra,
+}
+
+words! {
+    /// Use of a pool's addresses.
+    AllowedUse: "write \"Workload\", \"Tunnel\" or \"LoadBalancer\"" {
+        /// Addresses of workloads.
+        Workload = "Workload",
+        /// Addresses of tunnels.
+        Tunnel = "Tunnel",
+        /// Addresses of load balancers, which no host assigns.
+        LoadBalancer = "LoadBalancer",
+    }
+}
+
+words! {
+    /// Condition for assignment from a pool.
+    AssignmentMode: "write \"Automatic\" or \"Manual\"" {
+        /// Always.
+        Automatic = "Automatic",
+        /// Only if the request names the pool.
+        Manual = "Manual",
+    }
 }
 
 /// IPIP tunnel of a pool.
@@ -34,13 +77,14 @@ pub struct Ipip {
     pub mode: IpipMode,
 }
 
-/// Condition for using a pool's tunnel.
+/// Condition for using a pool's tunnel, IPIP or VXLAN.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub enum IpipMode {
     /// The tunnel is always used.
     #[default]
     Always,
-    /// The tunnel is only used if the BGP next hop is outside of the node's own network.
+    /// The tunnel is only used if the BGP next hop (VXLAN: the other host) is outside of the node's own
+    /// network.
     CrossSubnet,
 }
 
@@ -62,10 +106,16 @@ impl Pool {
         Self {
             cidr,
             ipip: None,
+            vxlan: None,
             masquerade: false,
             ipam: true,
             disabled: false,
             block_size: None,
+            disable_bgp_export: None,
+            allowed_uses: Vec::new(),
+            assignment_mode: AssignmentMode::Automatic,
+            node_selector: None,
+            namespace_selector: None,
             extra: Extra::default(),
         }
     }
@@ -74,26 +124,51 @@ impl Pool {
     ///
     /// # Errors
     /// If a field is malformed, if the prefixes of key and value differ, if the pool is too small for one
-    /// block or in link-local space, or if an IPv6 pool has IPIP.
+    /// block or in link-local space, if an IPv6 pool has IPIP, or if a pool has both tunnels.
     pub fn parse(cidr: Cidr, bytes: &[u8]) -> Result<Self, ValueError> {
         let mut fields = Fields::parse(bytes)?;
         same_cidr(&mut fields, cidr)?;
         let device = fields.parsed::<InterfaceName>("ipip", INTERFACE)?;
-        let mode = mode(&mut fields)?;
+        let ipip_mode = mode(&mut fields, "ipip_mode")?.unwrap_or_default();
+        let vxlan = mode(&mut fields, "vxlan_mode")?;
         let (shortest, longest) =
             if cidr.is_v4() { (BLOCK_SHORTEST_V4, 32) } else { (BLOCK_SHORTEST_V6, 128) };
         let snake = fields.number("block_size", shortest.into(), longest)?;
         let block_size = fields.number("blockSize", shortest.into(), longest)?.or(snake);
         let pool = Self {
             cidr,
-            ipip: device.map(|device| Ipip { device, mode }),
+            ipip: device.map(|device| Ipip { device, mode: ipip_mode }),
+            vxlan,
             masquerade: fields.flag("masquerade")?,
             ipam: fields.bool("ipam")?.unwrap_or(true),
             disabled: fields.flag("disabled")?,
             block_size,
+            disable_bgp_export: fields.bool("disableBGPExport")?,
+            allowed_uses: fields.parsed_list("allowed_uses", AllowedUse::EXPECTED)?,
+            assignment_mode: fields
+                .parsed("assignment_mode", AssignmentMode::EXPECTED)?
+                .unwrap_or(AssignmentMode::Automatic),
+            node_selector: fields.parsed("node_selector", SELECTOR)?,
+            namespace_selector: fields.parsed("namespace_selector", SELECTOR)?,
             extra: fields.rest(),
         };
         pool.check().map(|()| pool)
+    }
+
+    /// Returns true if a use is allowed.
+    #[must_use]
+    pub fn allows(&self, wanted: AllowedUse) -> bool {
+        match self.allowed_uses.as_slice() {
+            [] => wanted != AllowedUse::LoadBalancer,
+            uses => uses.contains(&wanted),
+        }
+    }
+
+    /// Returns true if hosts have addresses of the pool. One for load balancers only is no pool for NAT,
+    /// tunnels and routes.
+    #[must_use]
+    pub fn is_for_hosts(&self) -> bool {
+        self.allowed_uses != [AllowedUse::LoadBalancer]
     }
 
     /// Returns the prefix length of the pool's blocks.
@@ -124,6 +199,11 @@ impl Pool {
                 format_args!("`{}`", ipip.device),
                 "IPv6 pools have no IPIP: leave it out",
             )),
+            Some(_) if self.vxlan.is_some() => Err(ValueError::new(
+                "vxlan_mode",
+                "a tunnel besides IPIP",
+                "a pool has one tunnel: leave out `ipip` or `vxlan_mode`",
+            )),
             _ => Ok(()),
         }
     }
@@ -135,23 +215,30 @@ impl Pool {
         writer.put("cidr", self.cidr.to_string());
         writer.put("ipip", self.ipip.as_ref().map_or("", |ipip| ipip.device.as_str()));
         writer.put("ipip_mode", self.ipip.as_ref().map_or("", |ipip| ipip.mode.as_str()));
+        writer.put_some("vxlan_mode", self.vxlan.map(IpipMode::as_str));
         writer.put("masquerade", self.masquerade);
         writer.put("ipam", self.ipam);
         writer.put("disabled", self.disabled);
         writer.put_some("blockSize", self.block_size);
+        writer.put_some("disableBGPExport", self.disable_bgp_export);
+        writer.put_list("allowed_uses", &self.allowed_uses);
+        let mode = Some(&self.assignment_mode).filter(|mode| **mode != AssignmentMode::Automatic);
+        writer.put_text("assignment_mode", mode);
+        writer.put_text("node_selector", self.node_selector.as_ref());
+        writer.put_text("namespace_selector", self.namespace_selector.as_ref());
         writer.bytes(&self.extra)
     }
 }
 
-fn mode(fields: &mut Fields) -> Result<IpipMode, ValueError> {
-    match fields.text("ipip_mode")?.as_deref() {
-        None | Some("" | "always" | "Always") => Ok(IpipMode::Always),
-        Some("cross-subnet" | "CrossSubnet") => Ok(IpipMode::CrossSubnet),
-        Some(other) => Err(ValueError::new(
-            "ipip_mode",
-            format_args!("`{other}`"),
-            "write \"always\" or \"cross-subnet\"",
-        )),
+/// Reads the field `name`; `None` if it is absent or empty.
+fn mode(fields: &mut Fields, name: &'static str) -> Result<Option<IpipMode>, ValueError> {
+    match fields.text(name)?.as_deref() {
+        None | Some("") => Ok(None),
+        Some("always" | "Always") => Ok(Some(IpipMode::Always)),
+        Some("cross-subnet" | "CrossSubnet") => Ok(Some(IpipMode::CrossSubnet)),
+        Some(other) => {
+            Err(ValueError::new(name, format_args!("`{other}`"), "write \"always\" or \"cross-subnet\""))
+        }
     }
 }
 

@@ -5,7 +5,9 @@ use serde_json::Value;
 use super::ValueError;
 use super::json::{Extra, Fields, Writer};
 use super::names::label_name;
+use super::port_name::PortName;
 use super::rule_match::{Icmp, PortRange, Protocol, ports_json};
+use crate::dialect::Dialect;
 use crate::key::IpFamily;
 use tortie_net::Cidr;
 
@@ -70,8 +72,10 @@ pub struct Side {
     pub selector: Option<Selector>,
     /// Prefixes of which one must contain the address; empty for any address.
     pub nets: Vec<Cidr>,
-    /// Port ranges of which one must contain the port; empty for any port.
+    /// Port ranges of which one must contain the port; empty, with `named_ports`, for any port.
     pub ports: Vec<PortRange>,
+    /// Names of ports of endpoints, alternatives of `ports`; Calico 3 only.
+    pub named_ports: Vec<PortName>,
     /// Excludes endpoints with a profile that has this tag.
     pub not_tag: Option<String>,
     /// Excludes endpoints that this selector matches.
@@ -80,20 +84,22 @@ pub struct Side {
     pub not_nets: Vec<Cidr>,
     /// Port ranges of which none may contain the port.
     pub not_ports: Vec<PortRange>,
+    /// Names of ports of endpoints of which none may be the port; Calico 3 only.
+    pub not_named_ports: Vec<PortName>,
 }
 
 const FIELDS: &str = "no rule has this field: a match that is not understood could open more than was meant";
 
 impl Rule {
-    pub(super) fn parse(value: Value) -> Result<Self, ValueError> {
+    pub(super) fn parse(dialect: Dialect, value: Value) -> Result<Self, ValueError> {
         let mut fields = Fields::of(value)?;
         let rule = Self {
             action: action(&mut fields)?,
             ip_version: ip_version(&mut fields)?,
             protocol: Protocol::take(&mut fields, "protocol")?,
             not_protocol: Protocol::take(&mut fields, "!protocol")?,
-            src: Side::take(&mut fields, "src")?,
-            dst: Side::take(&mut fields, "dst")?,
+            src: Side::take(dialect, &mut fields, "src")?,
+            dst: Side::take(dialect, &mut fields, "dst")?,
             icmp: Icmp::take(&mut fields, "")?,
             not_icmp: Icmp::take(&mut fields, "!")?,
             log_prefix: fields.text("log_prefix")?.filter(|prefix| !prefix.is_empty()),
@@ -104,10 +110,12 @@ impl Rule {
 
     fn check(&self) -> Result<(), ValueError> {
         let protocol = self.protocol.map_or_else(|| "no protocol".to_owned(), |p| format!("`{p}`"));
-        let has_ports = [&self.src, &self.dst]
-            .into_iter()
-            .any(|side| !side.ports.is_empty() || !side.not_ports.is_empty());
-        if has_ports && !self.protocol.is_some_and(Protocol::has_ports) {
+        let any = |has: fn(&Side) -> bool| has(&self.src) || has(&self.dst);
+        let has_numbers = any(|side| !side.ports.is_empty() || !side.not_ports.is_empty());
+        let has_names = any(|side| !side.named_ports.is_empty() || !side.not_named_ports.is_empty());
+        // A named port has a protocol of its own.
+        let needs_protocol = has_numbers || (has_names && self.protocol.is_some());
+        if needs_protocol && !self.protocol.is_some_and(Protocol::has_ports) {
             let expected = "ports need \"protocol\": \"tcp\" or \"udp\" (or \"sctp\", \"udplite\")";
             return Err(ValueError::new("protocol", protocol, expected));
         }
@@ -164,24 +172,28 @@ fn ip_version(fields: &mut Fields) -> Result<Option<IpFamily>, ValueError> {
 }
 
 impl Side {
-    fn take(fields: &mut Fields, side: &str) -> Result<Self, ValueError> {
+    fn take(dialect: Dialect, fields: &mut Fields, side: &str) -> Result<Self, ValueError> {
+        let (ports, named_ports) = ports(dialect, fields, &format!("{side}_ports"))?;
+        let (not_ports, not_named_ports) = self::ports(dialect, fields, &format!("!{side}_ports"))?;
         Ok(Self {
             tag: tag(fields, &format!("{side}_tag"))?,
-            selector: selector(fields, &format!("{side}_selector"))?,
+            selector: selector(dialect, fields, &format!("{side}_selector"))?,
             nets: nets(fields, &format!("{side}_net"))?,
-            ports: PortRange::take(fields, &format!("{side}_ports"))?,
+            ports,
+            named_ports,
             not_tag: tag(fields, &format!("!{side}_tag"))?,
-            not_selector: selector(fields, &format!("!{side}_selector"))?,
+            not_selector: selector(dialect, fields, &format!("!{side}_selector"))?,
             not_nets: nets(fields, &format!("!{side}_net"))?,
-            not_ports: PortRange::take(fields, &format!("!{side}_ports"))?,
+            not_ports,
+            not_named_ports,
         })
     }
 
     fn write(&self, writer: &mut Writer, side: &str, not: &str) {
-        let (tag, selector, nets, ports) = if not.is_empty() {
-            (&self.tag, &self.selector, &self.nets, &self.ports)
+        let (tag, selector, nets, ports, names) = if not.is_empty() {
+            (&self.tag, &self.selector, &self.nets, &self.ports, &self.named_ports)
         } else {
-            (&self.not_tag, &self.not_selector, &self.not_nets, &self.not_ports)
+            (&self.not_tag, &self.not_selector, &self.not_nets, &self.not_ports, &self.not_named_ports)
         };
         writer.put_some(&format!("{not}{side}_tag"), tag.clone());
         writer.put_text(&format!("{not}{side}_selector"), selector.as_ref());
@@ -190,8 +202,8 @@ impl Side {
             [net] => writer.put(&format!("{not}{side}_net"), net.to_string()),
             several => writer.put_list(&format!("{not}{side}_nets"), several),
         }
-        if !ports.is_empty() {
-            writer.put(&format!("{not}{side}_ports"), ports_json(ports));
+        if !ports.is_empty() || !names.is_empty() {
+            writer.put(&format!("{not}{side}_ports"), ports_json(ports, names));
         }
     }
 }
@@ -204,17 +216,40 @@ fn tag(fields: &mut Fields, name: &str) -> Result<Option<String>, ValueError> {
 }
 
 /// An empty string counts as absent, as in Go; it does not mean `all()` here.
-fn selector(fields: &mut Fields, name: &str) -> Result<Option<Selector>, ValueError> {
+fn selector(dialect: Dialect, fields: &mut Fields, name: &str) -> Result<Option<Selector>, ValueError> {
     match fields.text(name)?.filter(|text| !text.is_empty()) {
         None => Ok(None),
-        Some(text) => parse_selector(name, &text).map(Some),
+        Some(text) => parse_selector(dialect, name, &text).map(Some),
     }
 }
 
 /// Parses a selector. The error contains the position within the selector.
-pub(super) fn parse_selector(name: &str, text: &str) -> Result<Selector, ValueError> {
-    text.parse::<Selector>()
-        .map_err(|error| ValueError::new(name, format_args!("`{text}`"), error.to_string()))
+pub(super) fn parse_selector(dialect: Dialect, name: &str, text: &str) -> Result<Selector, ValueError> {
+    let selector = match dialect {
+        Dialect::V1 => Selector::parse_v1(text),
+        Dialect::V3 => text.parse(),
+    };
+    selector.map_err(|error| ValueError::new(name, format_args!("`{text}`"), error.to_string()))
+}
+
+/// Reads a list of ports; only Calico 3 has names among them.
+fn ports(
+    dialect: Dialect,
+    fields: &mut Fields,
+    name: &str,
+) -> Result<(Vec<PortRange>, Vec<PortName>), ValueError> {
+    let mut names = Vec::new();
+    let ranges = fields.list(name, |value| {
+        let named = value.as_str().filter(|_| dialect == Dialect::V3).and_then(|text| text.parse().ok());
+        match named {
+            Some(named) => {
+                names.push(named);
+                Ok(None)
+            }
+            None => PortRange::of_json(&value).map(Some),
+        }
+    })?;
+    Ok((ranges.into_iter().flatten().collect(), names))
 }
 
 /// Combines the single form and the list (`src_net`, `src_nets`).

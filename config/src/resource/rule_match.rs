@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::ValueError;
 use super::json::{Fields, Writer};
+use super::port_name::PortName;
 
 /// An IP protocol number, 1 to 255.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -122,17 +123,15 @@ impl PortRange {
         (self.first..=self.last).contains(&port)
     }
 
-    pub(super) fn take(fields: &mut Fields, name: &str) -> Result<Vec<Self>, ValueError> {
-        fields.list(name, |value| {
-            let range = match &value {
-                Value::Number(number) => {
-                    number.as_u64().and_then(|n| u16::try_from(n).ok()).and_then(|port| Self::new(port, port))
-                }
-                Value::String(text) => text.parse().ok(),
-                _ => None,
-            };
-            range.ok_or_else(|| ValueError::json("", &value, PORTS))
-        })
+    pub(super) fn of_json(value: &Value) -> Result<Self, ValueError> {
+        let range = match value {
+            Value::Number(number) => {
+                number.as_u64().and_then(|n| u16::try_from(n).ok()).and_then(|port| Self::new(port, port))
+            }
+            Value::String(text) => text.parse().ok(),
+            _ => None,
+        };
+        range.ok_or_else(|| ValueError::json("", value, PORTS))
     }
 }
 
@@ -158,12 +157,13 @@ impl fmt::Display for PortRange {
     }
 }
 
-/// Formats single ports as numbers and ranges as strings.
-pub(super) fn ports_json(ports: &[PortRange]) -> Value {
+/// Formats single ports as numbers, ranges and names as strings.
+pub(super) fn ports_json(ports: &[PortRange], names: &[PortName]) -> Value {
     let json = |range: &PortRange| {
         if range.first == range.last { Value::from(range.first) } else { Value::from(range.to_string()) }
     };
-    Value::Array(ports.iter().map(json).collect())
+    let names = names.iter().map(|name| Value::from(name.as_str()));
+    Value::Array(ports.iter().map(json).chain(names).collect())
 }
 
 /// An ICMP type with an optional code.

@@ -3,16 +3,19 @@
 //! One table defines name, type and default of each setting. [`Settings`] contains the values in force: the
 //! defaults, overridden by global values, overridden by the host's ([`Settings::apply`] in this order).
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use super::ValueError;
+use super::interface_regex::InterfaceRegex;
+use super::names::MacAddr;
 use super::setting_value::{
-    AllowAction, Failsafe, HostAction, InsertMode, MarkMask, SettingValue, Severity, default_inbound,
-    default_outbound,
+    AllowAction, Failsafe, HostAction, InsertMode, MarkMask, Region, SettingValue, Severity, calico3_inbound,
+    calico3_outbound, default_inbound, default_outbound,
 };
 use super::text::text;
+use tortie_net::Cidr;
 
 macro_rules! settings {
     ($($(#[$doc:meta])* $field:ident: $name:ident($ty:ty) = $default:expr;)+) => {
@@ -63,6 +66,10 @@ macro_rules! settings {
         impl Setting {
             /// Names of all settings that are parsed.
             pub const NAMES: &'static [&'static str] = &[$(stringify!($name),)+];
+
+            /// Names of settings that contain a tunnel address of a host.
+            pub const TUNNEL_ADDRESSES: [&'static str; 3] =
+                ["IpInIpTunnelAddr", "IPv4VXLANTunnelAddr", "IPv6VXLANTunnelAddr"];
 
             /// Names of settings that are parsed and have no effect, because another mechanism or a flag of
             /// the agent replaces them.
@@ -117,6 +124,20 @@ macro_rules! settings {
     };
 }
 
+impl Settings {
+    /// Returns the defaults on a store of Calico 3, where other ports are always reachable, and pools turn on
+    /// the filter of IPIP.
+    #[must_use]
+    pub fn calico3() -> Self {
+        Self {
+            failsafe_inbound: calico3_inbound(),
+            failsafe_outbound: calico3_outbound(),
+            ip_in_ip_enabled: None,
+            ..Self::default()
+        }
+    }
+}
+
 fn read<T: SettingValue>(text: &str) -> Result<T, ValueError> {
     T::from_text(text).ok_or_else(|| ValueError::new("", format_args!("`{text}`"), T::EXPECTED))
 }
@@ -131,13 +152,38 @@ fn bounded(setting: Setting) -> Result<Setting, ValueError> {
             || addr.is_link_local()
     };
     match &setting {
-        Setting::IpInIpTunnelAddr(Some(addr)) if is_special(addr) => {
+        Setting::IpInIpTunnelAddr(Some(addr)) | Setting::IPv4VXLANTunnelAddr(Some(addr))
+            if is_special(addr) =>
+        {
             let expected = "write an address that a host may have: none of 0.0.0.0, loopback, link-local, multicast, broadcast";
             Err(ValueError::new("", format_args!("`{addr}`"), expected))
+        }
+        Setting::IPv6VXLANTunnelAddr(Some(addr))
+            if addr.is_unspecified()
+                || addr.is_loopback()
+                || addr.is_multicast()
+                || addr.is_unicast_link_local() =>
+        {
+            let expected =
+                "write an address that a host may have: none of ::, loopback, link-local, multicast";
+            Err(ValueError::new("", format_args!("`{addr}`"), expected))
+        }
+        Setting::VXLANTunnelMACAddr(Some(mac)) | Setting::VXLANTunnelMACAddrV6(Some(mac))
+            if mac.0[0] & 1 == 1 || mac.0 == [0; 6] =>
+        {
+            let expected = "write the MAC address of one host: neither a multicast address nor zero";
+            Err(ValueError::new("", format_args!("`{mac}`"), expected))
+        }
+        Setting::VXLANVNI(vni) if *vni > VNI_MAX => {
+            let expected = "write a VXLAN network identifier from 1 to 16777215";
+            Err(ValueError::new("", format_args!("`{vni}`"), expected))
         }
         _ => Ok(setting),
     }
 }
+
+/// Largest VXLAN network identifier (RFC 7348, section 5: 24 bits).
+const VNI_MAX: u32 = 0xff_ffff;
 
 const fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
@@ -146,12 +192,37 @@ const fn secs(seconds: u64) -> Duration {
 settings! {
     /// Install rules and routes for IPv6 too.
     ipv6_support: Ipv6Support(bool) = true;
-    /// Filter IPIP packets; the tunnel itself depends on the pools.
-    ip_in_ip_enabled: IpInIpEnabled(bool) = false;
+    /// Filter IPIP packets; the tunnel itself depends on the pools. `None`, the default of Calico 3, for what
+    /// the pools say.
+    ip_in_ip_enabled: IpInIpEnabled(Option<bool>) = Some(false);
     /// MTU of the tunnel; `None` (0 in the store) for 1440, or less if the link requires it.
     ip_in_ip_mtu: IpInIpMtu(Option<u32>) = None;
     /// Tunnel address of the node.
     ip_in_ip_tunnel_addr: IpInIpTunnelAddr(Option<Ipv4Addr>) = None;
+    /// Use VXLAN (`true`) or not (`false`) whatever the pools say; `None` for what they say.
+    vxlan_enabled: VXLANEnabled(Option<bool>) = None;
+    /// MTU of the IPv4 VXLAN device; `None` (0 in the store) for that of its link less the overhead.
+    vxlan_mtu: VXLANMTU(Option<u32>) = None;
+    /// MTU of the IPv6 VXLAN device; `None` (0 in the store) for that of its link less the overhead.
+    vxlan_mtu_v6: VXLANMTUV6(Option<u32>) = None;
+    /// UDP port of VXLAN.
+    vxlan_port: VXLANPort(u16) = 4789;
+    /// VXLAN network identifier.
+    vxlan_vni: VXLANVNI(u32) = 4096;
+    /// Accept VXLAN packets that workloads send.
+    allow_vxlan_from_workloads: AllowVXLANPacketsFromWorkloads(bool) = false;
+    /// Networks of machines outside of the cluster that may send tunnel packets.
+    external_nodes: ExternalNodesCIDRList(Vec<Cidr>) = Vec::new();
+    /// Interfaces whose smallest MTU is that of the host.
+    mtu_iface_pattern: MTUIfacePattern(InterfaceRegex) = InterfaceRegex::default();
+    /// IPv4 address of the node in the VXLAN; per host.
+    ipv4_vxlan_tunnel_addr: IPv4VXLANTunnelAddr(Option<Ipv4Addr>) = None;
+    /// IPv6 address of the node in the VXLAN; per host.
+    ipv6_vxlan_tunnel_addr: IPv6VXLANTunnelAddr(Option<Ipv6Addr>) = None;
+    /// MAC address of the node's IPv4 VXLAN device; `None` for the one that its name gives. Per host.
+    vxlan_tunnel_mac_addr: VXLANTunnelMACAddr(Option<MacAddr>) = None;
+    /// MAC address of the node's IPv6 VXLAN device; `None` for the one that its name gives. Per host.
+    vxlan_tunnel_mac_addr_v6: VXLANTunnelMACAddrV6(Option<MacAddr>) = None;
     /// Name prefixes of workload interfaces.
     interface_prefix: InterfacePrefix(Vec<String>) = vec!["cali".to_owned()];
     /// Path of the log file; `None` for no file.
@@ -190,6 +261,8 @@ settings! {
     endpoint_reporting_enabled: EndpointReportingEnabled(bool) = false;
     /// Minimum time between two endpoint status reports.
     endpoint_reporting_delay: EndpointReportingDelaySecs(Duration) = secs(1);
+    /// OpenStack's region, which is part of the keys of status reports in a store of Calico 3.
+    openstack_region: OpenstackRegion(Region) = Region::default();
     /// Interval of route checks; 0 for none.
     route_refresh_interval: RouteRefreshInterval(Duration) = secs(90);
     /// Interval of rule checks; 0 for none.

@@ -1,10 +1,13 @@
 //! Types of settings, and the parsers of their text values.
 
-use std::net::Ipv4Addr;
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use super::duration;
+use super::names::{MAC, MacAddr};
+use tortie_net::Cidr;
 
 /// Maximum duration: one year.
 const DURATION_MAX: Duration = Duration::from_secs(31_536_000);
@@ -12,8 +15,13 @@ const DURATION_MAX: Duration = Duration::from_secs(31_536_000);
 const PATH_MAX: usize = 4_095;
 /// Maximum number of interface name prefixes, since each adds rules that packets pass.
 const PREFIXES_MAX: usize = 32;
+/// Maximum number of networks in a list.
+const NETWORKS_MAX: usize = 10_000;
 /// Maximum number of failsafe ports per direction.
 const FAILSAFES_MAX: usize = 1_000;
+
+/// Maximum length of a region's name: with its prefix it is a label of 63 characters in a namespace.
+const REGION_MAX: usize = 46;
 
 /// A type of setting values.
 pub(super) trait SettingValue: Sized {
@@ -149,6 +157,66 @@ impl SettingValue for Option<Ipv4Addr> {
     }
 }
 
+impl SettingValue for Option<Ipv6Addr> {
+    const EXPECTED: &'static str = "write an IPv6 address, or none";
+
+    fn from_text(text: &str) -> Option<Self> {
+        if is_none(text) { Some(None) } else { text.parse().ok().map(Some) }
+    }
+
+    fn to_text(&self) -> String {
+        self.map_or_else(|| "none".to_owned(), |addr| addr.to_string())
+    }
+}
+
+impl SettingValue for Option<MacAddr> {
+    const EXPECTED: &'static str = MAC;
+
+    fn from_text(text: &str) -> Option<Self> {
+        if is_none(text) { Some(None) } else { text.parse().ok().map(Some) }
+    }
+
+    fn to_text(&self) -> String {
+        self.map_or_else(|| "none".to_owned(), |mac| mac.to_string())
+    }
+}
+
+impl SettingValue for Option<bool> {
+    const EXPECTED: &'static str = "write true or false, or none for automatic";
+
+    fn from_text(text: &str) -> Option<Self> {
+        if is_none(text) { Some(None) } else { bool::from_text(text).map(Some) }
+    }
+
+    fn to_text(&self) -> String {
+        self.map_or_else(|| "none".to_owned(), |value| value.to_string())
+    }
+}
+
+impl SettingValue for Vec<Cidr> {
+    const EXPECTED: &'static str =
+        "write networks or addresses with commas between, such as 192.0.2.0/24,2001:db8::1, or none";
+
+    fn from_text(text: &str) -> Option<Self> {
+        if is_none(text) {
+            return Some(Self::new());
+        }
+        let network = |part: &str| {
+            let part = part.trim();
+            let address = part.parse::<IpAddr>().ok().map(Cidr::host);
+            address.or_else(|| part.parse().ok())
+        };
+        text.split(',').map(network).collect::<Option<Self>>().filter(|all| all.len() <= NETWORKS_MAX)
+    }
+
+    fn to_text(&self) -> String {
+        if self.is_empty() {
+            return "none".to_owned();
+        }
+        self.iter().map(Cidr::to_string).collect::<Vec<_>>().join(",")
+    }
+}
+
 impl SettingValue for Option<PathBuf> {
     const EXPECTED: &'static str = "write an absolute path of at most 4095 octets, or none";
 
@@ -173,6 +241,39 @@ impl SettingValue for String {
 
     fn to_text(&self) -> String {
         self.clone()
+    }
+}
+
+/// Name of a region of OpenStack, or none.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Region(String);
+
+impl Region {
+    /// Returns the name.
+    #[must_use]
+    pub fn name(&self) -> Option<&str> {
+        Some(&*self.0).filter(|name| !name.is_empty())
+    }
+}
+
+impl SettingValue for Region {
+    const EXPECTED: &'static str =
+        "write the name of a region: at most 46 lower-case letters, digits and dashes, or none";
+
+    fn from_text(text: &str) -> Option<Self> {
+        if text == "none" {
+            return Some(Self::default());
+        }
+        let is_label = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+        let is_name = text.len() <= REGION_MAX
+            && text.bytes().all(is_label)
+            && !text.starts_with('-')
+            && !text.ends_with('-');
+        is_name.then(|| Self(text.to_owned()))
+    }
+
+    fn to_text(&self) -> String {
+        self.name().unwrap_or("none").to_owned()
     }
 }
 
@@ -227,7 +328,7 @@ words! {
     /// Minimum severity of logged messages.
     Severity: "write debug, info, warning, error, critical or none" {
         /// All messages.
-        Debug = "debug",
+        Debug = "debug" | "trace",
         /// Information and more severe.
         Info = "info",
         /// Warnings and more severe.
@@ -280,14 +381,16 @@ pub struct Failsafe {
     pub udp: bool,
     /// Port number.
     pub port: u16,
+    /// Network of the other end; `None` for any.
+    pub net: Option<Cidr>,
 }
 
 const fn tcp(port: u16) -> Failsafe {
-    Failsafe { udp: false, port }
+    Failsafe { udp: false, port, net: None }
 }
 
 const fn udp(port: u16) -> Failsafe {
-    Failsafe { udp: true, port }
+    Failsafe { udp: true, port, net: None }
 }
 
 /// Defaults of Felix 2 (SSH and DHCP), and as in later Felix versions BGP. Since Tortie itself speaks BGP and
@@ -302,31 +405,71 @@ pub(super) fn default_outbound() -> Vec<Failsafe> {
     vec![tcp(179), tcp(2379), tcp(2380), tcp(4001), tcp(7001), udp(53), udp(67), udp(3784), udp(4784)]
 }
 
+/// Defaults of Calico 3, and BFD: with the ports of etcd 3, of Calico's own servers and of Kubernetes.
+pub(super) fn calico3_inbound() -> Vec<Failsafe> {
+    let ports = [22, 179, 2379, 2380, 5473, 6443, 6666, 6667].map(tcp);
+    ports.into_iter().chain([68, 3784, 4784].map(udp)).collect()
+}
+
+/// As [`calico3_inbound`], for remote ports.
+pub(super) fn calico3_outbound() -> Vec<Failsafe> {
+    let ports = [179, 2379, 2380, 5473, 6443, 6666, 6667].map(tcp);
+    ports.into_iter().chain([53, 67, 3784, 4784].map(udp)).collect()
+}
+
+impl Failsafe {
+    /// Parses `22`, `tcp:22`, `tcp:192.0.2.0/24:22` or `tcp:[2001:db8::/32]:22`. An address is a network of
+    /// one.
+    fn from_text(text: &str) -> Option<Self> {
+        let (protocol, rest) = text.split_once(':').unwrap_or(("tcp", text));
+        let udp = match protocol.to_ascii_lowercase().as_str() {
+            "tcp" => false,
+            "udp" => true,
+            _ => return None,
+        };
+        let (net, port) = match rest.rsplit_once(':') {
+            None => (None, rest),
+            Some((net, port)) => {
+                let bare = net.strip_prefix('[').and_then(|net| net.strip_suffix(']'));
+                let net = bare.unwrap_or(net);
+                let address = || net.parse().ok().map(Cidr::host);
+                let net = net.parse().ok().or_else(address)?;
+                // The colons of an IPv6 network end at the bracket.
+                (net.is_v4() == bare.is_none()).then_some((Some(net), port))?
+            }
+        };
+        Some(Self { udp, port: u16::from_text(port)?, net })
+    }
+}
+
+impl fmt::Display for Failsafe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.udp { "udp:" } else { "tcp:" })?;
+        match self.net {
+            None => {}
+            Some(net) if net.is_v4() => write!(f, "{net}:")?,
+            Some(net) => write!(f, "[{net}]:")?,
+        }
+        write!(f, "{}", self.port)
+    }
+}
+
 impl SettingValue for Vec<Failsafe> {
     const EXPECTED: &'static str =
-        "write up to 1000 ports with commas between, such as tcp:22,udp:68, or none";
+        "write up to 1000 ports with commas between, such as tcp:22,udp:68,tcp:192.0.2.0/24:22, or none";
 
     fn from_text(text: &str) -> Option<Self> {
         if is_none(text) {
             return Some(Self::new());
         }
-        let port = |part: &str| {
-            let (protocol, port) = part.trim().split_once(':').unwrap_or(("tcp", part.trim()));
-            let port = u16::from_text(port)?;
-            match protocol.to_ascii_lowercase().as_str() {
-                "tcp" => Some(tcp(port)),
-                "udp" => Some(udp(port)),
-                _ => None,
-            }
-        };
-        text.split(',').map(port).collect::<Option<Self>>().filter(|all| all.len() <= FAILSAFES_MAX)
+        let all = text.split(',').map(|part| Failsafe::from_text(part.trim()));
+        all.collect::<Option<Self>>().filter(|all| all.len() <= FAILSAFES_MAX)
     }
 
     fn to_text(&self) -> String {
         if self.is_empty() {
             return "none".to_owned();
         }
-        let text = |f: &Failsafe| format!("{}:{}", if f.udp { "udp" } else { "tcp" }, f.port);
-        self.iter().map(text).collect::<Vec<_>>().join(",")
+        self.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
     }
 }

@@ -1,6 +1,6 @@
 //! Lexer of selectors: one token at a time, without backtracking.
 
-use super::{MAX_LABEL, SelectorError, SelectorErrorKind};
+use super::{Grammar, MAX_LABEL, SelectorError, SelectorErrorKind};
 
 /// A token; its text borrows from the selector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -9,8 +9,12 @@ pub(super) enum Token<'a> {
     String(&'a str),
     Has(&'a str),
     All,
+    Global,
     In,
     NotIn,
+    Contains,
+    StartsWith,
+    EndsWith,
     Eq,
     Ne,
     Not,
@@ -24,8 +28,22 @@ pub(super) enum Token<'a> {
     End,
 }
 
+/// Operators in words, after a label.
+const OPERATORS: [(&[&str], Token<'static>); 5] = [
+    (&["contains"], Token::Contains),
+    (&["starts", "with"], Token::StartsWith),
+    (&["ends", "with"], Token::EndsWith),
+    (&["not", "in"], Token::NotIn),
+    (&["in"], Token::In),
+];
+
+/// Expected text after a label in Calico 3's grammar.
+pub(super) const OPERATOR_AFTER_LABEL: &str =
+    "`==`, `!=`, `in`, `not in`, `contains`, `starts with` or `ends with` after the label";
+
 /// Lexer with one token of lookahead.
 pub(super) struct Lexer<'a> {
+    pub(super) grammar: Grammar,
     text: &'a str,
     /// Byte offset of the next token.
     pub(super) start: usize,
@@ -48,8 +66,8 @@ fn skip_blanks(text: &str) -> &str {
 }
 
 impl<'a> Lexer<'a> {
-    pub(super) fn new(text: &'a str) -> Result<Self, SelectorError> {
-        let mut lexer = Self { text, start: 0, end: 0, token: Token::End };
+    pub(super) fn new(grammar: Grammar, text: &'a str) -> Result<Self, SelectorError> {
+        let mut lexer = Self { grammar, text, start: 0, end: 0, token: Token::End };
         lexer.advance()?;
         Ok(lexer)
     }
@@ -113,7 +131,12 @@ impl<'a> Lexer<'a> {
                     .ok_or_else(|| self.error(self.start, SelectorErrorKind::UnterminatedString))?;
                 (Token::String(inner.get(..len).unwrap_or_default()), len + 2)
             }
-            b if is_label_byte(b) => return self.read_word(rest),
+            b if is_label_byte(b) => {
+                return match self.grammar {
+                    Grammar::V1 => self.read_word(rest),
+                    Grammar::V3 => self.read_word_v3(rest),
+                };
+            }
             _ => {
                 return Err(
                     self.unreadable("a label, a string or an operator (white space is blank and tab)", rest)
@@ -123,27 +146,52 @@ impl<'a> Lexer<'a> {
     }
 
     fn read_word(&self, rest: &'a str) -> Result<(Token<'a>, usize), SelectorError> {
-        if rest.starts_with("has(") {
-            return self.read_has(rest);
+        if let Some(function) = self.read_function(rest)? {
+            return Ok(function);
         }
-        if let Some(inner) = rest.strip_prefix("all(") {
-            let after = skip_blanks(inner);
-            if !after.starts_with(')') {
-                return Err(self.error_at_rest("`)`: all() has no argument", after));
-            }
-            return Ok((Token::All, rest.len() - after.len() + 1));
-        }
-        if let Some(len) = operator(rest, "in") {
+        if let Some(len) = operator(rest, &["in"], is_word_byte) {
             return Ok((Token::In, len));
         }
-        if let Some(after_not) = rest.strip_prefix("not") {
-            let after = skip_blanks(after_not);
-            if let Some(len) = operator(after, "in") {
-                return Ok((Token::NotIn, rest.len() - after.len() + len));
-            }
+        if let Some(len) = operator(rest, &["not", "in"], is_word_byte) {
+            return Ok((Token::NotIn, len));
         }
         let label = self.label(rest, self.start)?;
         Ok((Token::Label(label), label.len()))
+    }
+
+    /// Reads a word in Calico 3's grammar: an operator after a label, otherwise a function or a label.
+    fn read_word_v3(&self, rest: &'a str) -> Result<(Token<'a>, usize), SelectorError> {
+        // While a token is read, `self.token` is the one before it.
+        if matches!(self.token, Token::Label(_)) {
+            let found = OPERATORS
+                .iter()
+                .find_map(|(words, token)| operator(rest, words, is_label_byte).map(|len| (*token, len)));
+            return found.ok_or_else(|| self.error_at_word(OPERATOR_AFTER_LABEL, rest));
+        }
+        if let Some(function) = self.read_function(rest)? {
+            return Ok(function);
+        }
+        let label = self.label(rest, self.start)?;
+        Ok((Token::Label(label), label.len()))
+    }
+
+    /// Reads `has(label)`, `all()` or `global()`.
+    fn read_function(&self, rest: &'a str) -> Result<Option<(Token<'a>, usize)>, SelectorError> {
+        if rest.starts_with("has(") {
+            return self.read_has(rest).map(Some);
+        }
+        let (token, inner, expected) = match (rest.strip_prefix("all("), rest.strip_prefix("global(")) {
+            (Some(inner), _) => (Token::All, inner, "`)`: all() has no argument"),
+            (None, Some(inner)) if self.grammar == Grammar::V3 => {
+                (Token::Global, inner, "`)`: global() has no argument")
+            }
+            _ => return Ok(None),
+        };
+        let after = skip_blanks(inner);
+        if !after.starts_with(')') {
+            return Err(self.error_at_rest(expected, after));
+        }
+        Ok(Some((token, rest.len() - after.len() + 1)))
     }
 
     fn read_has(&self, rest: &'a str) -> Result<(Token<'a>, usize), SelectorError> {
@@ -168,6 +216,13 @@ impl<'a> Lexer<'a> {
         Ok(rest.get(..len).unwrap_or_default())
     }
 
+    /// Returns an error at the word that `rest` starts with.
+    fn error_at_word(&self, expected: &'static str, rest: &str) -> SelectorError {
+        let len = rest.bytes().take_while(|&b| is_label_byte(b)).count();
+        let found = format!("`{}`", shorten(rest.get(..len).unwrap_or_default()));
+        self.error(self.text.len() - rest.len(), SelectorErrorKind::Expected { expected, found })
+    }
+
     fn unreadable(&self, expected: &'static str, rest: &str) -> SelectorError {
         self.error_at_rest(expected, rest)
     }
@@ -183,10 +238,15 @@ impl<'a> Lexer<'a> {
     }
 }
 
-/// Returns the length of `word` if `rest` starts with it and no word character follows.
-fn operator(rest: &str, word: &str) -> Option<usize> {
-    let after = rest.strip_prefix(word)?;
-    (!after.bytes().next().is_some_and(is_word_byte)).then_some(word.len())
+/// Returns the length of the operator that `rest` starts with: these words, with or without blanks between
+/// them, of which the last one is not continued.
+fn operator(rest: &str, words: &[&str], continues: fn(u8) -> bool) -> Option<usize> {
+    let mut after = rest;
+    for (at, word) in words.iter().enumerate() {
+        let next = if at == 0 { after } else { skip_blanks(after) };
+        after = next.strip_prefix(word)?;
+    }
+    (!after.bytes().next().is_some_and(continues)).then_some(rest.len() - after.len())
 }
 
 fn shorten(text: &str) -> String {

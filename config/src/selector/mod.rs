@@ -1,4 +1,4 @@
-//! Selectors: boolean expressions over labels, with exactly the grammar of Calico's v1 parser.
+//! Selectors: boolean expressions over labels, with exactly the grammars of Calico's parsers.
 //!
 //! ```text
 //!  text --lex.rs--> tokens --parse.rs--> Expr --mod.rs--> matches(labels), canonical text
@@ -7,20 +7,27 @@
 //! ```text
 //!  or         = and { "||" and }
 //!  and        = operation { "&&" operation }
-//!  operation  = { "!" } ( "(" or ")" | "has(" label ")" | "all()" | comparison )
-//!  comparison = label ( "==" | "!=" ) string
+//!  operation  = { "!" } ( "(" or ")" | "has(" label ")" | "all()" | "global()" | comparison )
+//!  comparison = label ( "==" | "!=" | "contains" | "starts with" | "ends with" ) string
 //!             | label ( "in" | "not in" ) "{" [ string { "," string } [ "," ] ] "}"
 //! ```
 //!
 //! `!` binds tightest and applies to a whole comparison: `!a == "b" && c != "d"` negates only the first one.
 //! White space is blank and tab. Strings are enclosed in `"` or `'`, have no escapes and may contain the
-//! other quote. An empty or blank selector means `all()`. No white space is allowed between `has` or `all`
-//! and the parenthesis. A word that starts with `in`, `notin` or `not in`, followed by a character that is
-//! not a letter, digit or `_`, is the operator. Labels such as `in`, `in.x` or `notin` can therefore only be
-//! used in `has(...)` (and a label `not` not before `in`); `inner` and `not.in` are ordinary labels.
+//! other quote. An empty or blank selector means `all()`. No white space is allowed between `has`, `all` or
+//! `global` and the parenthesis. Operators in words are lower case; those of two words may be written as one
+//! (`notin`, `startswith`).
 //!
-//! A missing label makes `==`, `in` and `has` false, and `!=` and `not in` true. A label with an empty value
-//! is present.
+//! This is the grammar of Calico 3 (`FromStr`), which recognizes an operator in words only after a label. The
+//! grammar of v1 ([`Selector::parse_v1`]) is a part of it: without `contains`, `starts with`, `ends with` and
+//! `global()`, and a word that starts with `in`, `notin` or `not in`, followed by a character that is not a
+//! letter, digit or `_`, is the operator wherever it stands. Labels such as `in`, `in.x` or `notin` can
+//! therefore only be used in `has(...)` there (and a label `not` not before `in`); `inner` and `not.in` are
+//! ordinary labels.
+//!
+//! A missing label makes `==`, `in`, `contains`, `starts with`, `ends with` and `has` false, and `!=` and
+//! `not in` true. A label with an empty value is present. `global()` matches everything, like `all()`; Calico
+//! 3's policies give it a meaning in selectors of namespaces.
 //!
 //! Time and memory are linear in the length of the text. Parentheses nest at most [`MAX_DEPTH`] deep, so that
 //! no selector can exhaust the stack when it is parsed, evaluated, printed or dropped.
@@ -38,6 +45,15 @@ mod parse;
 #[cfg(test)]
 mod tests;
 
+/// Grammar of a selector.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Grammar {
+    /// That of Calico's v1 parser.
+    V1,
+    /// That of Calico 3.
+    V3,
+}
+
 /// Maximum nesting depth of parentheses.
 pub const MAX_DEPTH: usize = 128;
 
@@ -53,12 +69,20 @@ pub struct Selector(Arc<Expr>);
 pub enum Expr {
     /// `all()`: matches everything.
     All,
+    /// `global()`: matches everything.
+    Global,
     /// `has(label)`: true if the label is present, with any value.
     Has(Box<str>),
     /// `label == "value"`: true if the label is present and equal.
     Eq(Box<str>, Box<str>),
     /// `label != "value"`; also true if the label is missing.
     Ne(Box<str>, Box<str>),
+    /// `label contains "value"`: true if the label is present and its value contains the text.
+    Contains(Box<str>, Box<str>),
+    /// `label starts with "value"`: true if the label is present and its value starts with the text.
+    StartsWith(Box<str>, Box<str>),
+    /// `label ends with "value"`: true if the label is present and its value ends with the text.
+    EndsWith(Box<str>, Box<str>),
     /// `label in {...}`: true if the label is present and its value is listed. Sorted, without duplicates.
     In(Box<str>, Box<[Box<str>]>),
     /// `label not in {...}`; also true if the label is missing.
@@ -149,6 +173,21 @@ impl Selector {
         Self(Arc::new(Expr::All))
     }
 
+    /// Parses a selector in the grammar of Calico's v1 parser. `FromStr` has that of Calico 3, which includes
+    /// it.
+    ///
+    /// # Errors
+    /// The first error, with its position.
+    pub fn parse_v1(text: &str) -> Result<Self, SelectorError> {
+        parse::parse(Grammar::V1, text).map(|expr| Self(Arc::new(expr)))
+    }
+
+    /// Returns the selector with a prefix before the name of each label.
+    #[must_use]
+    pub fn prefixed(&self, prefix: &str) -> Self {
+        Self(Arc::new(self.0.renamed(&|name| format!("{prefix}{name}").into())))
+    }
+
     /// Returns the selector `has(tag)` for a tag in a rule; `None` if the tag is not a valid label name.
     #[must_use]
     pub fn has(label: &str) -> Option<Self> {
@@ -182,13 +221,36 @@ impl Default for Selector {
 }
 
 impl Expr {
+    /// Returns the expression with other names of its labels. The depth of the tree is bounded.
+    pub(crate) fn renamed(&self, name: &dyn Fn(&str) -> Box<str>) -> Self {
+        let all = |list: &[Self]| -> Box<[Self]> { list.iter().map(|e| e.renamed(name)).collect() };
+        match self {
+            Self::All => Self::All,
+            Self::Global => Self::Global,
+            Self::Has(label) => Self::Has(name(label)),
+            Self::Eq(label, value) => Self::Eq(name(label), value.clone()),
+            Self::Ne(label, value) => Self::Ne(name(label), value.clone()),
+            Self::Contains(label, value) => Self::Contains(name(label), value.clone()),
+            Self::StartsWith(label, value) => Self::StartsWith(name(label), value.clone()),
+            Self::EndsWith(label, value) => Self::EndsWith(name(label), value.clone()),
+            Self::In(label, values) => Self::In(name(label), values.clone()),
+            Self::NotIn(label, values) => Self::NotIn(name(label), values.clone()),
+            Self::Not(inner) => Self::Not(Box::new(inner.renamed(name))),
+            Self::And(list) => Self::And(all(list)),
+            Self::Or(list) => Self::Or(all(list)),
+        }
+    }
+
     fn matches<'a>(&self, label: &dyn Fn(&str) -> Option<&'a str>) -> bool {
         let in_set = |set: &[Box<str>], value: &str| set.binary_search_by(|v| (**v).cmp(value)).is_ok();
         match self {
-            Self::All => true,
+            Self::All | Self::Global => true,
             Self::Has(name) => label(name).is_some(),
             Self::Eq(name, value) => label(name) == Some(value),
             Self::Ne(name, value) => label(name) != Some(value),
+            Self::Contains(name, part) => label(name).is_some_and(|v| v.contains(&**part)),
+            Self::StartsWith(name, start) => label(name).is_some_and(|v| v.starts_with(&**start)),
+            Self::EndsWith(name, end) => label(name).is_some_and(|v| v.ends_with(&**end)),
             Self::In(name, set) => label(name).is_some_and(|v| in_set(set, v)),
             Self::NotIn(name, set) => !label(name).is_some_and(|v| in_set(set, v)),
             Self::Not(inner) => !inner.matches(label),
@@ -202,7 +264,7 @@ impl FromStr for Selector {
     type Err = SelectorError;
 
     fn from_str(text: &str) -> Result<Self, SelectorError> {
-        parse::parse(text).map(|expr| Self(Arc::new(expr)))
+        parse::parse(Grammar::V3, text).map(|expr| Self(Arc::new(expr)))
     }
 }
 
@@ -218,9 +280,13 @@ impl fmt::Display for Expr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::All => f.write_str("all()"),
+            Self::Global => f.write_str("global()"),
             Self::Has(name) => write!(f, "has({name})"),
             Self::Eq(name, value) => write!(f, "{name} == {}", Quoted(value)),
             Self::Ne(name, value) => write!(f, "{name} != {}", Quoted(value)),
+            Self::Contains(name, part) => write!(f, "{name} contains {}", Quoted(part)),
+            Self::StartsWith(name, start) => write!(f, "{name} starts with {}", Quoted(start)),
+            Self::EndsWith(name, end) => write!(f, "{name} ends with {}", Quoted(end)),
             Self::In(name, set) => write!(f, "{name} in {}", Set(set)),
             Self::NotIn(name, set) => write!(f, "{name} not in {}", Set(set)),
             Self::Not(inner) => write!(f, "!{inner}"),

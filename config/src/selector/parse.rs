@@ -1,10 +1,10 @@
 //! Recursive descent parser of selectors, with one token of lookahead.
 
-use super::lex::{Lexer, Token};
-use super::{Expr, MAX_DEPTH, SelectorError, SelectorErrorKind};
+use super::lex::{Lexer, OPERATOR_AFTER_LABEL, Token};
+use super::{Expr, Grammar, MAX_DEPTH, SelectorError, SelectorErrorKind};
 
-pub(super) fn parse(text: &str) -> Result<Expr, SelectorError> {
-    let mut lexer = Lexer::new(text)?;
+pub(super) fn parse(grammar: Grammar, text: &str) -> Result<Expr, SelectorError> {
+    let mut lexer = Lexer::new(grammar, text)?;
     if lexer.token == Token::End {
         return Ok(Expr::All);
     }
@@ -52,6 +52,10 @@ fn operation(lexer: &mut Lexer<'_>, depth: usize) -> Result<Expr, SelectorError>
             lexer.advance()?;
             Expr::All
         }
+        Token::Global => {
+            lexer.advance()?;
+            Expr::Global
+        }
         Token::Has(label) => {
             lexer.advance()?;
             Expr::Has(label.into())
@@ -83,26 +87,33 @@ fn operation(lexer: &mut Lexer<'_>, depth: usize) -> Result<Expr, SelectorError>
 }
 
 fn comparison(lexer: &mut Lexer<'_>, label: &str) -> Result<Expr, SelectorError> {
-    let operator = lexer.token;
-    if !matches!(operator, Token::Eq | Token::Ne | Token::In | Token::NotIn) {
-        return Err(lexer.expected("`==`, `!=`, `in` or `not in` after the label"));
-    }
+    let with_value: fn(Box<str>, Box<str>) -> Expr = match lexer.token {
+        Token::Eq => Expr::Eq,
+        Token::Ne => Expr::Ne,
+        Token::Contains => Expr::Contains,
+        Token::StartsWith => Expr::StartsWith,
+        Token::EndsWith => Expr::EndsWith,
+        Token::In => {
+            lexer.advance()?;
+            return Ok(Expr::In(label.into(), set(lexer)?));
+        }
+        Token::NotIn => {
+            lexer.advance()?;
+            return Ok(Expr::NotIn(label.into(), set(lexer)?));
+        }
+        _ => {
+            return Err(lexer.expected(match lexer.grammar {
+                Grammar::V1 => "`==`, `!=`, `in` or `not in` after the label",
+                Grammar::V3 => OPERATOR_AFTER_LABEL,
+            }));
+        }
+    };
     lexer.advance()?;
-    if matches!(operator, Token::Eq | Token::Ne) {
-        let Token::String(value) = lexer.token else {
-            return Err(lexer.expected("a string in quotes"));
-        };
-        lexer.advance()?;
-        return Ok(match operator {
-            Token::Eq => Expr::Eq(label.into(), value.into()),
-            _ => Expr::Ne(label.into(), value.into()),
-        });
-    }
-    let values = set(lexer)?;
-    Ok(match operator {
-        Token::In => Expr::In(label.into(), values),
-        _ => Expr::NotIn(label.into(), values),
-    })
+    let Token::String(value) = lexer.token else {
+        return Err(lexer.expected("a string in quotes"));
+    };
+    lexer.advance()?;
+    Ok(with_value(label.into(), value.into()))
 }
 
 fn set(lexer: &mut Lexer<'_>) -> Result<Box<[Box<str>]>, SelectorError> {

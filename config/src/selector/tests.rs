@@ -141,11 +141,102 @@ fn bad_selectors_name_the_place() {
         (&long, 4, 5, "at most 512"),
     ];
     for (text, offset, column, part) in table {
-        let error = text.parse::<Selector>().expect_err(text);
+        let error = Selector::parse_v1(text).expect_err(text);
         assert_eq!((error.offset, error.column), (*offset, *column), "{text}: {error}");
         assert!(error.to_string().contains(part), "{text}: {error}");
     }
-    assert!(long.replace("xx)", "x)").parse::<Selector>().is_ok());
+    assert!(Selector::parse_v1(&long.replace("xx)", "x)")).is_ok());
+}
+
+#[test]
+fn selectors_of_calico_3_decide_as_documented() {
+    // Selector, labels, result: what v1's grammar lacks.
+    let none: &[(&str, &str)] = &[];
+    type Case<'a> = (&'a str, &'a [(&'a str, &'a str)], bool);
+    let table: &[Case<'_>] = &[
+        ("a contains 'b'", &[("a", "xby")], true),
+        ("a contains 'b'", &[("a", "b")], true),
+        ("a contains 'b'", &[("a", "x")], false),
+        ("a contains 'b'", &[("b", "b")], false),
+        ("a contains ''", &[("a", "")], true),
+        ("a contains ''", none, false),
+        ("!a contains 'b'", none, true),
+        ("a contains\"b\"", &[("a", "b")], true),
+        ("a starts with 'ab'", &[("a", "abc")], true),
+        ("a starts with 'ab'", &[("a", "xab")], false),
+        ("a startswith 'ab'", &[("a", "ab")], true),
+        ("a starts \t with 'ab'", &[("a", "ab")], true),
+        ("a ends with 'bc'", &[("a", "abc")], true),
+        ("a ends with 'bc'", &[("a", "bcx")], false),
+        ("a endswith 'bc'", &[("a", "bc")], true),
+        ("global()", none, true),
+        ("global( )", &[("a", "b")], true),
+        ("!global()", none, false),
+        // An operator in words is one only after a label.
+        ("in == 'x'", &[("in", "x")], true),
+        ("in in {'x'}", &[("in", "x")], true),
+        ("in.x == 'x'", &[("in.x", "x")], true),
+        ("notin == 'x'", &[("notin", "x")], true),
+        ("not in {'x'}", &[("not", "x")], true),
+        ("not not in {'x'}", &[("not", "x")], false),
+        ("contains contains 'contains'", &[("contains", "contains")], true),
+        ("startswith starts with 's'", &[("startswith", "s")], true),
+        ("endswith ends with 's'", &[("endswith", "s")], true),
+        ("starts == 'x'", &[("starts", "x")], true),
+        ("global == 'x'", &[("global", "x")], true),
+        ("has(global)", &[("global", "x")], true),
+    ];
+    for (text, given, wanted) in table {
+        let selector = sel(text);
+        assert_eq!(selector.matches(*given), *wanted, "{text} on {given:?}");
+        assert_eq!(sel(&selector.to_string()), selector, "{text} and its canonical text {selector}");
+        assert!(Selector::parse_v1(text).is_err() || !text.contains("with"), "{text}");
+    }
+    for text in ["a contains 'b'", "a starts with 'b'", "a ends with 'b'", "global()", "in == 'x'"] {
+        assert!(Selector::parse_v1(text).is_err(), "{text}");
+    }
+}
+
+#[test]
+fn bad_selectors_of_calico_3_name_the_place() {
+    let table: &[(&str, usize, &str)] = &[
+        ("a", 1, "`starts with` or `ends with` after the label, found the end"),
+        ("a b", 2, "after the label, found `b`"),
+        ("b contains b", 11, "a string in quotes, found `b`"),
+        ("b contains {'b'}", 11, "a string in quotes, found `{`"),
+        ("label inf 'x'", 6, "after the label, found `inf`"),
+        ("label Contains 'x'", 6, "after the label, found `Contains`"),
+        ("label starts foo 'x'", 6, "found `starts`"),
+        ("label ends within 'x'", 6, "found `ends`"),
+        ("label containsx 'x'", 6, "found `containsx`"),
+        ("label contains.x 'x'", 6, "found `contains.x`"),
+        ("label not 'x'", 6, "found `not`"),
+        ("a in 'b'", 5, "`{`"),
+        ("a has(b)", 2, "found `has`"),
+        ("global(", 7, "global() has no argument"),
+        ("global(a)", 7, "global() has no argument"),
+        ("global ()", 7, "after the label, found `(`"),
+        ("all(", 4, "all() has no argument"),
+        ("%", 0, "a label"),
+        ("a == 'b' contains 'c'", 9, "the end of the selector, found `contains`"),
+    ];
+    for (text, offset, part) in table {
+        let error = text.parse::<Selector>().expect_err(text);
+        assert_eq!(error.offset, *offset, "{text}: {error}");
+        assert!(error.to_string().contains(part), "{text}: {error}");
+    }
+}
+
+#[test]
+fn a_prefix_comes_before_each_label() {
+    for (text, prefixed) in [
+        ("k == 'v'", "p.k == \"v\""),
+        ("k starts with 'v' || has(x)", "(p.k starts with \"v\" || has(p.x))"),
+        ("!(k == 'v' && all()) && a not in {'b'}", "(!(p.k == \"v\" && all()) && p.a not in {\"b\"})"),
+        ("global()", "global()"),
+    ] {
+        assert_eq!(sel(text).prefixed("p.").to_string(), prefixed);
+    }
 }
 
 #[test]
@@ -165,6 +256,10 @@ fn canonical_text_is_grouped_sorted_and_double_quoted() {
         ("has(a) && has(b) || has(c)", "((has(a) && has(b)) || has(c))"),
         ("has(a) && (has(b) || !(has(c) && has(d)))", "(has(a) && (has(b) || !(has(c) && has(d))))"),
         ("has(a) && has(b) && has(c)", "(has(a) && has(b) && has(c))"),
+        ("global( )", "global()"),
+        ("a startswith '\"'", "a starts with '\"'"),
+        ("a  ends  with 'x'", "a ends with \"x\""),
+        ("a contains'x'", "a contains \"x\""),
     ];
     for (text, canonical) in table {
         assert_eq!(sel(text).to_string(), canonical, "{text}");
@@ -217,8 +312,11 @@ fn expr() -> impl Strategy<Value = Expr> {
         name().prop_map(Expr::Has),
         (name(), value()).prop_map(|(n, v)| Expr::Eq(n, v)),
         (name(), value()).prop_map(|(n, v)| Expr::Ne(n, v)),
-        // `not in {...}` is parsed as the operator, so a label `not` cannot precede `in`.
-        (name(), set()).prop_map(|(n, v)| Expr::In(if &*n == "not" { "a".into() } else { n }, v)),
+        (name(), value()).prop_map(|(n, v)| Expr::Contains(n, v)),
+        (name(), value()).prop_map(|(n, v)| Expr::StartsWith(n, v)),
+        (name(), value()).prop_map(|(n, v)| Expr::EndsWith(n, v)),
+        Just(Expr::Global),
+        (name(), set()).prop_map(|(n, v)| Expr::In(n, v)),
         (name(), set()).prop_map(|(n, v)| Expr::NotIn(n, v)),
     ];
     leaf.prop_recursive(5, 40, 4, |inner| {
@@ -237,7 +335,10 @@ fn expr() -> impl Strategy<Value = Expr> {
 fn truth(expr: &Expr, map: &BTreeMap<String, String>) -> bool {
     let value = |n: &str| map.get(n).cloned();
     match expr {
-        Expr::All => true,
+        Expr::All | Expr::Global => true,
+        Expr::Contains(n, v) => value(n).is_some_and(|x| x.contains(&**v)),
+        Expr::StartsWith(n, v) => value(n).is_some_and(|x| x.starts_with(&**v)),
+        Expr::EndsWith(n, v) => value(n).is_some_and(|x| x.ends_with(&**v)),
         Expr::Has(n) => map.contains_key(&**n),
         Expr::Eq(n, v) => value(n).is_some_and(|x| *x == **v),
         Expr::Ne(n, v) => value(n).is_none_or(|x| *x != **v),
@@ -267,6 +368,13 @@ proptest! {
             selector.matches_with(|n| given.get(n).map(String::as_str)),
             truth(selector.expr(), &given)
         );
+    }
+
+    #[test]
+    fn the_grammar_of_calico_3_includes_that_of_v1(text in "[ab!&|(){}\"', ]{0,6}(in|not in|notin|has\\(|all\\(|==)?[ab!&|(){}\"', ]{0,20}") {
+        if let Ok(selector) = Selector::parse_v1(&text) {
+            prop_assert_eq!(text.parse::<Selector>(), Ok(selector));
+        }
     }
 
     #[test]

@@ -48,6 +48,22 @@ fn the_tunnel_follows_the_device_name() {
 }
 
 #[test]
+fn a_pool_has_one_tunnel() {
+    let mode = |text: &str| pool(text).vxlan;
+    assert_eq!(mode(r#"{"vxlan_mode": "always"}"#), Some(IpipMode::Always));
+    assert_eq!(
+        mode(r#"{"vxlan_mode": "cross-subnet", "ipip": "", "ipip_mode": ""}"#),
+        Some(IpipMode::CrossSubnet)
+    );
+    assert_eq!(mode(r#"{"vxlan_mode": ""}"#), None);
+    let v6 = "/calico/v1/ipam/v6/pool/fd00::-64";
+    assert_eq!(inside!(Pool, read(v6, r#"{"vxlan_mode": "always"}"#)).vxlan, Some(IpipMode::Always));
+    let value = r#"{"cidr":"192.168.0.0/16","ipip":"","ipip_mode":"","vxlan_mode":"cross-subnet","masquerade":true,
+                    "ipam":true,"disabled":false}"#;
+    assert_eq!(rewritten(POOL, value), serde_json::from_str::<Value>(value).unwrap());
+}
+
+#[test]
 fn impossible_pools() {
     for (key, value, says) in [
         (
@@ -57,6 +73,8 @@ fn impossible_pools() {
         ),
         (POOL, r#"{"cidr": "hello"}"#, "`cidr`: found `hello`"),
         (POOL, r#"{"ipip": "tunl0", "ipip_mode": "never"}"#, "`ipip_mode`: found `never`"),
+        (POOL, r#"{"vxlan_mode": "never"}"#, "`vxlan_mode`: found `never`"),
+        (POOL, r#"{"ipip": "tunl0", "vxlan_mode": "always"}"#, "a pool has one tunnel"),
         (POOL, r#"{"ipip": "a name that is too long"}"#, "`ipip`"),
         (POOL, r#"{"masquerade": 1}"#, "`masquerade`: found `1`"),
         (POOL, "192.168.0.0/16", "no JSON"),
@@ -228,12 +246,84 @@ fn sequence_numbers_of_calico_3_go_on() {
         json!({"attributes": [{"handle_id": "a"}], "sequenceNumber": 7, "sequenceNumberForAllocation": {"0": 3}}),
     );
     let mut block = block(&value);
+    assert_eq!(block.allocation_sequence(0), 3);
     let attribute = block.allocation(0).unwrap().clone();
-    assert!(block.allocate(5, &attribute));
+    // An allocation has the number of the write that it is part of; the value has the number of the next.
+    assert!(block.allocate(5, &attribute) && block.allocate(6, &attribute));
     assert!(block.release(0).is_some());
+    block.count_write();
     let again: Value = serde_json::from_slice(&block.to_value()).unwrap();
-    assert_eq!(again["sequenceNumber"], 9);
-    assert_eq!(again["sequenceNumberForAllocation"], json!({"5": 7}));
+    assert_eq!(again["sequenceNumber"], 8);
+    assert_eq!(again["sequenceNumberForAllocation"], json!({"5": 7, "6": 7}));
+}
+
+#[test]
+fn a_block_without_sequence_numbers_stays_without() {
+    let mut block = block(&block_json(&[], json!({"affinity": "host:h1"})));
+    assert!(block.allocate(5, &Attribute::default()));
+    block.count_write();
+    let again: Value = serde_json::from_slice(&block.to_value()).unwrap();
+    let members: Vec<&str> = again.as_object().unwrap().keys().map(String::as_str).collect();
+    assert_eq!(members, ["cidr", "affinity", "strictAffinity", "allocations", "unallocated", "attributes"]);
+}
+
+#[test]
+fn a_new_block_of_calico_3_has_its_members_and_no_strict_flag() {
+    let owner = BlockAffinity::Host("h1".to_owned());
+    let mut block = Block::numbered("10.0.0.0/31".parse().unwrap(), owner.clone(), 42).unwrap();
+    block.set_claim_time("2026-11-29T16:00:00Z".to_owned());
+    assert!(block.allocate(1, &Attribute { handle: Some("a".to_owned()), ..Attribute::default() }));
+    block.count_write();
+    let value: Value = serde_json::from_slice(&block.to_value()).unwrap();
+    let all = json!({
+        "cidr": "10.0.0.0/31", "affinity": "host:h1", "affinity_claim_time": "2026-11-29T16:00:00Z",
+        "allocations": [null, 0], "unallocated": [0], "attributes": [{"handle_id": "a", "secondary": null}],
+        "deleted": false, "sequenceNumber": 43, "sequenceNumberForAllocation": {"1": 42}
+    });
+    assert_eq!(value, all);
+    block.set_affinity(owner);
+    assert_eq!(block.claim_time(), Some("2026-11-29T16:00:00Z"), "the same owner claimed it then");
+    block.set_affinity(BlockAffinity::None);
+    assert_eq!(block.claim_time(), None);
+}
+
+/// A block of Calico 3.33 with a virtual machine's address, one that cools down, and members of later versions.
+#[test]
+fn an_address_that_cools_down_is_neither_allocated_nor_free() {
+    let attributes = json!([
+        {"handle_id": "vm", "secondary": {"pod": "a"}, "alternateOwnerAttrs": {"pod": "b"}, "later": [1.5]},
+        {"handle_id": null, "secondary": null, "releasedAt": "2026-11-29T16:00:00Z"}
+    ]);
+    let value = block_json(
+        &[json!(0), json!(1), json!(1)],
+        json!({"affinity": "host:h1", "attributes": attributes, "sequenceNumber": 9, "later": {"deep": [null]},
+               "deleted": false, "unallocated": (3..64).collect::<Vec<u32>>(),
+               "sequenceNumberForAllocation": {"0": 4}}),
+    );
+    let mut whole = block(&value);
+    assert_eq!(rewritten(BLOCK, &value), serde_json::from_str::<Value>(&value).unwrap());
+    assert_eq!(whole.allocated().map(|(ordinal, _)| ordinal).collect::<Vec<_>>(), [0]);
+    assert_eq!(
+        whole.cooling().collect::<Vec<_>>(),
+        [(1, "2026-11-29T16:00:00Z"), (2, "2026-11-29T16:00:00Z")]
+    );
+    assert_eq!((whole.allocation(1), whole.free().len()), (None, 61));
+    assert_eq!(whole.release(1), None, "it is not allocated");
+    assert!(!whole.allocate(1, &Attribute::default()), "it is not free");
+    let vm = whole.cool_down(0, "2026-11-29T17:00:00Z").unwrap();
+    assert_eq!(vm.handle.as_deref(), Some("vm"));
+    assert_eq!(whole.allocation_sequence(0), 0, "the allocation is gone, and its number");
+    assert!(!whole.is_empty() && whole.allocated().count() == 0);
+    whole.sweep(|time| time < "2026-11-29T16:30:00Z");
+    assert_eq!(whole.free().last_chunk(), Some(&[1, 2]));
+    assert_eq!(whole.cooling().count(), 1);
+    whole.sweep(|_| true);
+    assert!(whole.is_empty() && whole.free().len() == 64);
+    assert!(block(&block_json(&[], json!({"deleted": true}))).is_deleted());
+    for bad in [json!({"0": "x"}), json!({"a": 1}), json!([1]), json!({"0": -1})] {
+        let text = refused(BLOCK, &block_json(&[], json!({"sequenceNumberForAllocation": bad})));
+        assert!(text.contains("sequenceNumberForAllocation"), "{text}");
+    }
 }
 
 #[test]
@@ -266,8 +356,9 @@ fn affinities_of_three_generations() {
     assert!(!affinity(r#"{"state": "pending"}"#).is_confirmed());
     assert!(!affinity(r#"{"state": "pendingDeletion"}"#).is_confirmed());
     assert!(refused(key, r#"{"state": "maybe"}"#).contains("found `maybe`"));
-    let again = rewritten(key, r#"{"state": "pending", "deleted": false}"#);
-    assert_eq!(again, json!({"state": "pending", "deleted": false}));
+    let again = rewritten(key, r#"{"state": "pending", "deleted": false, "later": 1.50}"#);
+    assert_eq!(again, json!({"state": "pending", "deleted": false, "later": 1.5}));
+    assert!(affinity(r#"{"state": "confirmed", "deleted": true}"#).is_deleted());
 }
 
 #[test]
@@ -282,6 +373,13 @@ fn handles_of_python_and_go() {
     let old =
         inside!(Handle, read("/calico/ipam/v2/assignment/handle/h.1", r#"{"block": {"10.0.0.0/26": 1}}"#));
     assert_eq!(old, go);
+    let limited = r#"{"block":{"10.0.0.0/26":1},"deleted":false,"limit":2}"#;
+    let handle = inside!(Handle, read(key, limited));
+    assert_eq!(handle.to_calico_3(None), limited.as_bytes(), "no `id`, which Calico 3 does not write");
+    let with_id: Value =
+        serde_json::from_slice(&handle.to_calico_3(Some(br#"{"id": "h.1", "block": {}}"#))).unwrap();
+    assert_eq!(with_id["id"], "h.1", "a member of the value that it replaces is kept");
+    assert!(inside!(Handle, read(key, r#"{"block": {}, "deleted": true}"#)).is_deleted());
     assert!(refused(key, r#"{"id": "other"}"#).contains("the key says `h.1`"));
     assert!(refused(key, r#"{"block": {"10.0.0.0/26": -1}}"#).contains("`block.10.0.0.0/26`: found `-1`"));
     assert!(refused(key, r#"{"block": {"x": 1}}"#).contains("found `x`"));
@@ -298,6 +396,10 @@ fn ipam_configuration_once_written_means_false_where_it_is_silent() {
     assert_eq!(rewritten(key, all), serde_json::from_str::<Value>(all).unwrap());
     assert_eq!(inside!(IpamConfig, read(key, r#"{"maxBlocksPerHost": 0}"#)).max_blocks_per_host, None);
     assert!(refused(key, r#"{"reservedCIDRs": ["x"]}"#).contains("`reservedCIDRs[0]`: found `x`"));
+    let all = r#"{"strict_affinity":false,"auto_allocate_blocks":true,"maxBlocksPerHost":4,"ipCooldownSeconds":30,
+                  "kubeVirtVMAddressPersistence":"Enabled","later":[1]}"#;
+    assert_eq!(inside!(IpamConfig, read(key, all)).cooldown_seconds, Some(30));
+    assert_eq!(rewritten(key, all), serde_json::from_str::<Value>(all).unwrap());
     let config = inside!(IpamConfig, read(key, r#"{"strict_affinity": true}"#));
     assert!(config.strict_affinity && !config.auto_allocate_blocks);
     assert_eq!(

@@ -75,9 +75,21 @@ fn samples() -> Vec<(&'static str, Value)> {
                    "allocations": [0, null, 1, 0], "unallocated": [1],
                    "attributes": [{"handle_id": "a", "secondary": {"pod": "p"}}, {"primary": "b"}]}),
         ),
-        ("/calico/ipam/v2/handle/h1", json!({"id": "h1", "block": {"10.0.0.0/26": 3}})),
-        ("/calico/ipam/v2/config", json!({"strict_affinity": true, "auto_allocate_blocks": true})),
-        ("/calico/ipam/v2/host/h1/ipv4/block/10.0.0.0-26", json!({"state": "pending"})),
+        (
+            "/calico/ipam/v2/assignment/ipv4/block/10.0.1.0-30",
+            json!({"cidr": "10.0.1.0/30", "affinity": "host:h1", "affinity_claim_time": "2026-11-29T16:00:00Z",
+                   "allocations": [0, null, 1, 0], "unallocated": [1], "sequenceNumber": 7, "deleted": false,
+                   "sequenceNumberForAllocation": {"0": 3, "3": 6},
+                   "attributes": [{"handle_id": "a", "secondary": {"pod": "p"}, "alternateOwnerAttrs": {"pod": "q"}},
+                                  {"handle_id": null, "releasedAt": "2026-11-29T16:00:00Z"}]}),
+        ),
+        ("/calico/ipam/v2/handle/h1", json!({"id": "h1", "block": {"10.0.0.0/26": 3}, "deleted": false})),
+        (
+            "/calico/ipam/v2/config",
+            json!({"strict_affinity": true, "auto_allocate_blocks": true, "maxBlocksPerHost": 3,
+                   "ipCooldownSeconds": 60, "kubeVirtVMAddressPersistence": "Enabled"}),
+        ),
+        ("/calico/ipam/v2/host/h1/ipv4/block/10.0.0.0-26", json!({"state": "pending", "deleted": true})),
         (
             "/calico/v1/host/h1/workload/k8s/w/endpoint/e",
             json!({"state": "active", "name": "cali1", "mac": "ee:ee:ee:ee:ee:ee", "profile_ids": ["p"],
@@ -225,24 +237,47 @@ proptest! {
     }
 
     #[test]
-    fn a_block_stays_whole(steps in proptest::collection::vec((any::<bool>(), 0u32..18, 0u8..4), 0..80)) {
+    fn a_block_stays_whole(
+        numbered in any::<bool>(), steps in proptest::collection::vec((0u8..7, 0u32..18, 0u8..4), 0..80),
+    ) {
         let cidr = "10.0.0.0/28".parse().unwrap();
-        let mut block = Block::new(cidr, BlockAffinity::Host("h".to_owned()), false).unwrap();
+        let owner = BlockAffinity::Host("h".to_owned());
+        let mut block = if numbered {
+            Block::numbered(cidr, owner, 5).unwrap()
+        } else {
+            Block::new(cidr, owner, false).unwrap()
+        };
         let mut held = std::collections::BTreeMap::new();
-        for (allocate, ordinal, handle) in steps {
+        let mut cooling = std::collections::BTreeMap::new();
+        for (step, ordinal, handle) in steps {
             let attribute = Attribute { handle: Some(handle.to_string()), ..Attribute::default() };
-            if allocate {
-                let done = block.allocate(ordinal, &attribute);
-                prop_assert_eq!(done, ordinal < 16 && !held.contains_key(&ordinal));
-                if done {
-                    held.insert(ordinal, attribute);
+            match step {
+                0..=2 => {
+                    let free = !held.contains_key(&ordinal) && !cooling.contains_key(&ordinal);
+                    let done = block.allocate(ordinal, &attribute);
+                    prop_assert_eq!(done, ordinal < 16 && free);
+                    if done {
+                        held.insert(ordinal, attribute);
+                    }
                 }
-            } else {
-                prop_assert_eq!(block.release(ordinal), held.remove(&ordinal));
+                3..=4 => prop_assert_eq!(block.release(ordinal), held.remove(&ordinal)),
+                5 => {
+                    let released = held.remove(&ordinal);
+                    if released.is_some() {
+                        cooling.insert(ordinal, handle.to_string());
+                    }
+                    prop_assert_eq!(block.cool_down(ordinal, &handle.to_string()), released);
+                }
+                _ => {
+                    block.sweep(|time| time == handle.to_string());
+                    cooling.retain(|_, time| *time != handle.to_string());
+                }
             }
+            let known: Vec<_> = block.cooling().map(|(n, time)| (n, time.to_owned())).collect();
+            prop_assert_eq!(known, cooling.clone().into_iter().collect::<Vec<_>>());
             let now: Vec<_> = block.allocated().map(|(n, a)| (n, a.clone())).collect();
             prop_assert_eq!(now, held.clone().into_iter().collect::<Vec<_>>());
-            prop_assert_eq!(block.free().len() + held.len(), 16);
+            prop_assert_eq!(block.free().len() + held.len() + cooling.len(), 16);
             prop_assert_eq!(Block::parse(cidr, &block.to_value()), Ok(block.clone()));
             prop_assert_eq!(Block::is_full_of("h", cidr, &block.to_value()), block.free().is_empty());
             prop_assert!(!Block::is_full_of("other", cidr, &block.to_value()));

@@ -204,3 +204,59 @@ fn tags_labels_and_tiers() {
     let rules: Value = rewritten(RULES, "{}");
     assert_eq!(rules, json!({"inbound_rules": [], "outbound_rules": []}));
 }
+
+#[test]
+fn only_calico_3_has_named_ports_and_its_grammar_of_selectors() {
+    use crate::{Dialect, Key};
+    let read = |dialect, key: &str, value: &Value| {
+        Resource::parse_in(dialect, &Key::parse(key).unwrap(), value.to_string().as_bytes())
+    };
+    for member in [
+        json!({"inbound_rules": [{"protocol": "tcp", "dst_ports": [80, "http", "1:2"], "!src_ports": ["a.b"]}]}),
+        json!({"inbound_rules": [{"dst_ports": ["http"]}]}),
+        json!({"inbound_rules": [{"src_selector": "a starts with \"b\""}]}),
+    ] {
+        assert!(read(Dialect::V1, RULES, &member).is_err(), "{member}");
+        let rules = read(Dialect::V3, RULES, &member).unwrap();
+        assert_eq!(read(Dialect::V3, RULES, &serde_json::from_slice(&rules.to_value()).unwrap()), Ok(rules));
+    }
+    let rules =
+        json!({"inbound_rules": [{"protocol": "tcp", "dst_ports": ["http", 80], "!dst_ports": ["a"]}]});
+    let rule = inside!(ProfileRules, read(Dialect::V3, RULES, &rules).unwrap()).inbound.remove(0);
+    assert_eq!(rule.dst.named_ports, ["http".parse().unwrap()]);
+    assert_eq!(rule.dst.not_named_ports, ["a".parse().unwrap()]);
+    assert_eq!(rule.dst.ports, [PortRange::new(80, 80).unwrap()]);
+    for bad in [json!("a b"), json!(""), json!("5:4"), json!("99999"), json!("x".repeat(129)), json!({})] {
+        let rules = json!({"inbound_rules": [{"protocol": "tcp", "dst_ports": [bad]}]});
+        assert!(read(Dialect::V3, RULES, &rules).is_err(), "{rules}");
+    }
+    // Neither names nor numbers go with a protocol without ports.
+    for port in [json!("http"), json!(80)] {
+        let rules = json!({"inbound_rules": [{"protocol": "icmp", "dst_ports": [port]}]});
+        assert!(read(Dialect::V3, RULES, &rules).is_err(), "{rules}");
+    }
+    let policy = json!({"selector": "a contains \"b\"", "inbound_rules": []});
+    assert!(read(Dialect::V1, POLICY, &policy).is_err());
+    assert!(read(Dialect::V3, POLICY, &policy).is_ok());
+
+    let ports = json!([{"name": "http", "protocol": "tcp", "port": 80}]);
+    let workload = json!({"state": "active", "name": "cali1", "labels": {}, "ports": ports});
+    let host = json!({"name": "eth0", "labels": {}, "ports": ports});
+    for (key, value) in
+        [("/calico/v1/host/h/workload/k8s/w/endpoint/e", workload), ("/calico/v1/host/h/endpoint/e", host)]
+    {
+        let wanted = |resource: &Resource| match resource {
+            Resource::WorkloadEndpoint(endpoint) => endpoint.ports.len(),
+            Resource::HostEndpoint(endpoint) => endpoint.ports.len(),
+            _ => 0,
+        };
+        for (dialect, count) in [(Dialect::V1, 0), (Dialect::V3, 1)] {
+            let resource = read(dialect, key, &value).unwrap();
+            assert_eq!(wanted(&resource), count, "{dialect:?} {value}");
+            let again: Value = serde_json::from_slice(&resource.to_value()).unwrap();
+            assert_eq!(again["ports"], ports, "{dialect:?}");
+        }
+    }
+    let bad = json!({"name": "eth0", "ports": [{"name": "http", "protocol": "tcp", "port": 0}]});
+    assert!(read(Dialect::V3, "/calico/v1/host/h/endpoint/e", &bad).is_err());
+}

@@ -17,7 +17,7 @@ fn setting(name: &str, text: &str) -> Setting {
 #[test]
 fn defaults_are_those_of_felix_2() {
     let defaults = Settings::default();
-    assert!(defaults.ipv6_support && !defaults.ip_in_ip_enabled);
+    assert!(defaults.ipv6_support && defaults.ip_in_ip_enabled == Some(false));
     assert_eq!(defaults.interface_prefix, ["cali"]);
     assert_eq!(defaults.chain_insert_mode, InsertMode::Insert);
     assert_eq!(defaults.default_endpoint_to_host_action, HostAction::Drop);
@@ -55,10 +55,10 @@ fn the_host_s_value_wins_and_an_empty_one_gives_way() {
 #[test]
 fn booleans_in_any_case() {
     for yes in ["true", "1", "yes", "Y", "T", "TRUE"] {
-        assert_eq!(setting("IpInIpEnabled", yes), Setting::IpInIpEnabled(true), "{yes}");
+        assert_eq!(setting("IpInIpEnabled", yes), Setting::IpInIpEnabled(Some(true)), "{yes}");
     }
     for no in ["false", "0", "no", "N", "F", "False"] {
-        assert_eq!(setting("IpInIpEnabled", no), Setting::IpInIpEnabled(false), "{no}");
+        assert_eq!(setting("IpInIpEnabled", no), Setting::IpInIpEnabled(Some(false)), "{no}");
     }
     assert!(refused(&key("IpInIpEnabled"), "maybe").contains("found `maybe`; write true or false"));
 }
@@ -80,6 +80,20 @@ fn texts_of_every_kind() {
         setting("IpInIpTunnelAddr", "192.168.0.1"),
         Setting::IpInIpTunnelAddr(Some([192, 168, 0, 1].into()))
     );
+    assert_eq!(setting("VXLANEnabled", "none"), Setting::VXLANEnabled(None));
+    assert_eq!(setting("VXLANEnabled", "true"), Setting::VXLANEnabled(Some(true)));
+    assert_eq!(setting("VXLANMTU", "0"), Setting::VXLANMTU(None));
+    assert_eq!(setting("VXLANVNI", "16777215"), Setting::VXLANVNI(16_777_215));
+    assert_eq!(
+        setting("ExternalNodesCIDRList", "192.0.2.1, 198.51.100.0/24,2001:db8::/64"),
+        Setting::ExternalNodesCIDRList(
+            ["192.0.2.1/32", "198.51.100.0/24", "2001:db8::/64"].map(|net| net.parse().unwrap()).into()
+        )
+    );
+    assert_eq!(
+        setting("VXLANTunnelMACAddr", "66:AB:00:01:02:03"),
+        Setting::VXLANTunnelMACAddr(Some(MacAddr([0x66, 0xab, 0, 1, 2, 3])))
+    );
     assert_eq!(setting("LogFilePath", "None"), Setting::LogFilePath(None));
     assert_eq!(setting("LogFilePath", "/var/log/x.log"), Setting::LogFilePath(Some("/var/log/x.log".into())));
     assert_eq!(
@@ -90,15 +104,27 @@ fn texts_of_every_kind() {
     assert_eq!(
         setting("FailsafeInboundHostPorts", "tcp:22, udp:68,2222"),
         Setting::FailsafeInboundHostPorts(vec![
-            Failsafe { udp: false, port: 22 },
-            Failsafe { udp: true, port: 68 },
-            Failsafe { udp: false, port: 2222 },
+            Failsafe { udp: false, port: 22, net: None },
+            Failsafe { udp: true, port: 68, net: None },
+            Failsafe { udp: false, port: 2222, net: None },
         ])
     );
     assert_eq!(
         setting("SomethingElse", " kept "),
         Setting::Other { name: "SomethingElse".into(), text: "kept".into() }
     );
+}
+
+#[test]
+fn a_failsafe_has_a_network_of_the_other_end() {
+    let text = "tcp:192.0.2.0/24:22,udp:[2001:db8::/32]:53,tcp:192.0.2.9/32:22";
+    let Setting::FailsafeInboundHostPorts(ports) = setting("FailsafeInboundHostPorts", text) else {
+        panic!("it parses")
+    };
+    let nets: Vec<String> = ports.iter().map(|port| port.net.unwrap().to_string()).collect();
+    assert_eq!(nets, ["192.0.2.0/24", "2001:db8::/32", "192.0.2.9/32"]);
+    assert_eq!(Setting::FailsafeInboundHostPorts(ports).to_text(), text);
+    assert_eq!(setting("FailsafeInboundHostPorts", "TCP:192.0.2.9:22").to_text(), "tcp:192.0.2.9/32:22");
 }
 
 #[test]
@@ -110,6 +136,15 @@ fn bad_texts_name_themselves() {
         ("InterfacePrefix", "a/b"),
         ("IpInIpMtu", "67"),
         ("IpInIpTunnelAddr", "::1"),
+        ("VXLANEnabled", "maybe"),
+        ("VXLANMTU", "67"),
+        ("VXLANVNI", "16777216"),
+        ("VXLANVNI", "0"),
+        ("ExternalNodesCIDRList", "192.0.2.1,host"),
+        ("IPv4VXLANTunnelAddr", "127.0.0.1"),
+        ("IPv6VXLANTunnelAddr", "fe80::1"),
+        ("VXLANTunnelMACAddr", "01:00:5e:00:00:01"),
+        ("VXLANTunnelMACAddrV6", "00:00:00:00:00:00"),
         ("LogFilePath", "felix.log"),
         ("LogSeverityFile", "loud"),
         ("DefaultEndpointToHostAction", "REJECT"),
@@ -117,6 +152,10 @@ fn bad_texts_name_themselves() {
         ("IptablesMarkMask", "0"),
         ("IptablesMarkMask", "16"),
         ("FailsafeInboundHostPorts", "icmp:1"),
+        ("FailsafeInboundHostPorts", "tcp:192.0.2.0/33:22"),
+        ("FailsafeInboundHostPorts", "tcp:2001:db8::/32:22"),
+        ("FailsafeInboundHostPorts", "tcp:[192.0.2.0/24]:22"),
+        ("FailsafeInboundHostPorts", "192.0.2.0/24:22"),
         ("HealthPort", "0"),
     ] {
         assert!(refused(&key(name), bad).contains(&format!("found `{bad}`; write ")), "{name} {bad}");
