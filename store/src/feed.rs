@@ -44,8 +44,8 @@ pub enum FeedEvent {
     /// The last trusted state, sent first if there is a cache. The consumer compares it with the first
     /// [`FeedEvent::Snapshot`], or runs from it if [`FeedEvent::Unreachable`] arrives instead.
     Cached(Arc<Cached>),
-    /// True if the store belongs to Calico 3; `false` is assumed at the start. Sent before the snapshot that
-    /// it concerns.
+    /// True if the store belongs to Calico 3; `false` is assumed at the start. A [`FeedEvent::Snapshot`]
+    /// follows, and no [`FeedEvent::Delta`] before that.
     Calico3(bool),
     /// The store was restored to an earlier state, with the proof as text. Sent before the snapshot of that
     /// state.
@@ -254,6 +254,7 @@ impl Task {
             Ok(watch) => {
                 self.back().await?;
                 match self.look().await? {
+                    Ok(()) if self.position.is_none() => Ok(()),
                     Ok(()) => self.follow(watch).await,
                     Err(e) => self.failed(e).await,
                 }
@@ -301,13 +302,15 @@ impl Task {
         }
     }
 
-    /// Checks for Calico 3's objects, and reports a change.
+    /// Checks for Calico 3's objects, and reports a change. The consumer reads all entries anew after one, so
+    /// a list follows.
     async fn look(&mut self) -> Result<Result<(), StoreError>, FeedClosed> {
         match self.data_model.is_calico_3(&*self.store).await {
             Ok(found) => {
                 self.look_due = tokio::time::Instant::now() + LOOK_INTERVAL;
                 if std::mem::replace(&mut self.calico_3, found) != found {
                     self.send(FeedEvent::Calico3(found)).await?;
+                    self.forget_position();
                 }
                 Ok(Ok(()))
             }
@@ -386,6 +389,7 @@ impl Task {
                 }
                 () = tokio::time::sleep_until(self.look_due) => {
                     match self.look().await? {
+                        Ok(()) if self.position.is_none() => return Ok(()),
                         Ok(()) => continue,
                         Err(e) => return self.failed(e).await,
                     }

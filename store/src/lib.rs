@@ -11,6 +11,7 @@
 #![warn(missing_docs)]
 
 pub mod cache;
+mod calico_address;
 mod data_model;
 #[cfg(feature = "etcd")]
 pub mod etcd;
@@ -29,8 +30,13 @@ mod writer_lock;
 
 use std::time::Duration;
 
+use tortie_config::Dialect;
+
 pub use cache::{Cache, Cached};
-pub use data_model::{CALICO_3, CALICO_3_NEXT, DataModel, calico_3_refusal};
+pub use calico_address::{
+    CALICO_ENVIRONMENT, CALICOCTL_FILE, CalicoAddress, CalicoNames, FELIX_FILE, etcd_url,
+};
+pub use data_model::{CALICO_3, CALICO_3_NEXT, DataModel, Purpose};
 pub use feed::{Feed, FeedEvent, FeedOptions};
 pub use metered::{Metered, Requests};
 pub use open_store::open;
@@ -244,11 +250,17 @@ pub trait Store: Send + Sync {
     async fn exists(&self, prefix: &str) -> Result<bool, StoreError> {
         Ok(!self.names(&[prefix.to_owned()]).await?.is_empty())
     }
-    /// Checks that this program may write the data model: returns [`StoreError::Guarded`] or
-    /// [`StoreError::Unusable`] with the reason for which every [`Store::commit`] would fail. For callers
-    /// that decide before they write.
-    async fn may_write(&self) -> Result<(), StoreError> {
+    /// Checks that a part of this program may write the store: returns [`StoreError::Guarded`] if it does not
+    /// know the store's data model, or [`StoreError::Unusable`]. Each part asks before it writes.
+    async fn may_write(&self, _purpose: Purpose) -> Result<(), StoreError> {
         Ok(())
+    }
+    /// Returns the data model of the store, which decides how the keys that both models have are written.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    async fn dialect(&self) -> Result<Dialect, StoreError> {
+        Ok(Dialect::V1)
     }
     /// Reads keys and prefixes together: the values in the order of the keys, then the entries as
     /// [`Store::list`] returns them. At one revision if both fit into one call of the store.
@@ -354,7 +366,7 @@ pub enum StoreError {
     /// The user has no right to do this.
     #[error("the store denies access: {0}")]
     PermissionDenied(String),
-    /// The store uses a data model that this program may only read.
+    /// The store uses a data model that this part of the program does not write.
     #[error("{0}")]
     Guarded(String),
     /// The store itself is unusable: newer schema, no store at all, network file system.

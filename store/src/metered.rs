@@ -4,8 +4,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::{
-    History, KeyValue, LeaseId, Outcome, Read, Revision, Snapshot, Store, StoreError, Txn, Watch, WriterLock,
+    History, KeyValue, LeaseId, Outcome, Purpose, Read, Revision, Snapshot, Store, StoreError, Txn, Watch,
+    WriterLock,
 };
+use tortie_config::Dialect;
 use tortie_metrics::Table;
 
 /// Durations of requests by operation and result: `ok`, `conflict` (a condition of the transaction did not
@@ -75,8 +77,12 @@ impl Store for Metered {
         self.time("get", ok, self.store.exists(prefix)).await
     }
 
-    async fn may_write(&self) -> Result<(), StoreError> {
-        self.store.may_write().await
+    async fn may_write(&self, purpose: Purpose) -> Result<(), StoreError> {
+        self.store.may_write(purpose).await
+    }
+
+    async fn dialect(&self) -> Result<Dialect, StoreError> {
+        self.store.dialect().await
     }
 
     async fn read(&self, keys: &[String], prefixes: &[String]) -> Result<Read, StoreError> {

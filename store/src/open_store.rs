@@ -10,7 +10,8 @@ use super::{Store, StoreError, StoreOptions, StoreUrl, schema, sqlite};
 /// # Errors
 /// [`StoreError::Unusable`] for an invalid URL, for options that contradict each other, for a file that
 /// cannot be read, and in the cases of [`sqlite::SqliteStore::open`]. Writes to a store that needs a later
-/// schema fail with the same error, and those to a store of Calico 3 with [`StoreError::Guarded`].
+/// schema fail with the same error, and those of the v1 data model to a store of Calico 3 with
+/// [`StoreError::Guarded`].
 pub async fn open(options: &StoreOptions) -> Result<Arc<dyn Store>, StoreError> {
     match options.url.parse()? {
         StoreUrl::Sqlite(path) => {

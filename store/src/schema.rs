@@ -11,10 +11,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::OnceCell;
+use tortie_config::Dialect;
 use tortie_config::key::prefix;
 use tortie_config::resource::StoreSchema;
 
-use super::data_model::{self, DataModel, WriteGuard};
+use super::data_model::{DataModel, Purpose, WriteGuard};
 use super::{
     History, KeyValue, LeaseId, Outcome, Read, Revision, Snapshot, Store, StoreError, Txn, Watch, WriterLock,
 };
@@ -64,7 +65,7 @@ impl Guarded {
             return Ok(());
         }
         self.knows_schema().await?;
-        if data_model::is_exempt(txn) { Ok(()) } else { self.model.may_write(&*self.store).await }
+        self.model.may_commit(txn, &*self.store).await
     }
 
     async fn knows_schema(&self) -> Result<(), StoreError> {
@@ -95,9 +96,13 @@ impl Store for Guarded {
         self.store.exists(prefix).await
     }
 
-    async fn may_write(&self) -> Result<(), StoreError> {
+    async fn may_write(&self, purpose: Purpose) -> Result<(), StoreError> {
         self.knows_schema().await?;
-        self.model.may_write(&*self.store).await
+        purpose.check(self.model.dialect(&*self.store).await?)
+    }
+
+    async fn dialect(&self) -> Result<Dialect, StoreError> {
+        self.model.dialect(&*self.store).await
     }
 
     async fn read(&self, keys: &[String], prefixes: &[String]) -> Result<Read, StoreError> {

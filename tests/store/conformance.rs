@@ -23,7 +23,7 @@ mod sqlite {
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn eight_writers_lose_no_update() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = crate::common::tools::folder_in_memory();
         let mut stores = Vec::new();
         for _ in 0..8 {
             stores.push(open(&dir).await);

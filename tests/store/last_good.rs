@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::cases::{Shared, delete, put, write};
+use crate::cases::{PATIENCE, Shared, delete, put, write};
 use tokio::runtime::Handle;
 use tortie_config::{Key, Resource};
 use tortie_engine::model::{Model, WatchPart};
@@ -134,7 +134,7 @@ impl Follower {
     }
 
     async fn step(&mut self) {
-        let next = tokio::time::timeout(Duration::from_secs(20), self.feed.next());
+        let next = tokio::time::timeout(PATIENCE, self.feed.next());
         match next.await.expect("no event came").expect("the feed has ended") {
             FeedEvent::Cached(cached) => self.model.restore(&cached),
             FeedEvent::Snapshot { snapshot, generation } => {
@@ -156,7 +156,7 @@ impl Follower {
     /// Returns the model when the agent is killed, once the cache is complete.
     async fn kill(self, cache: &Path) -> Model {
         // Missing good values are written to the file within a second, everything else within ten.
-        let until = Instant::now() + Duration::from_secs(30);
+        let until = Instant::now() + PATIENCE;
         loop {
             let cached = Cache::new(cache).load().ok().flatten();
             if cached.is_some_and(|cached| cached.snapshot.revision >= self.model.revision()) {

@@ -15,4 +15,5 @@ mod common;
 mod conformance;
 mod feed;
 mod last_good;
+mod openstack;
 mod processes;

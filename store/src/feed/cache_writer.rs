@@ -7,9 +7,10 @@ use std::time::Instant;
 
 use tokio::sync::watch;
 use tokio::task::{JoinError, JoinHandle};
+use tortie_config::is_readable;
 
 use super::FeedClosed;
-use super::cached_entries::{CachedEntries as Entries, CachedValue, is_readable};
+use super::cached_entries::{CachedEntries as Entries, CachedValue};
 use crate::cache::{CACHE_INTERVAL, Cache, Cached, Debounce, Log};
 use crate::{Change, Delta, Revision, Snapshot};
 

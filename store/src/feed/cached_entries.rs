@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tortie_config::{Key, Resource};
+use tortie_config::is_readable;
 
 use crate::cache::{Cached, Entry};
 use crate::{KeyValue, Revision, Snapshot};
@@ -27,11 +27,6 @@ impl CachedValue {
         let (mod_revision, create_revision) = (kv.mod_revision, kv.create_revision);
         (kv.key.as_str().into(), Self { value: kv.value.as_slice().into(), mod_revision, create_revision })
     }
-}
-
-/// Returns true if the value of a key is valid. Keys outside of the data model have no value to validate.
-pub(super) fn is_readable(key: &str, value: &[u8]) -> bool {
-    Key::parse(key).map_or(true, |key| Resource::parse(key.canonical(), value).is_ok())
 }
 
 /// All entries of the watched prefixes.

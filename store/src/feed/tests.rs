@@ -42,7 +42,7 @@ fn feed(store: &Arc<dyn Store>, cache: Option<PathBuf>, data_model: DataModel) -
 async fn until_snapshot(feed: &mut Feed) -> (Vec<String>, u64, Revision) {
     let mut said = Vec::new();
     loop {
-        let event = tokio::time::timeout(Duration::from_secs(20), feed.next()).await.unwrap().unwrap();
+        let event = tokio::time::timeout(Duration::from_secs(60), feed.next()).await.unwrap().unwrap();
         match event {
             FeedEvent::Snapshot { snapshot, generation } => return (said, generation, snapshot.revision),
             FeedEvent::Calico3(found) => said.push(format!("calico 3: {found}")),
@@ -71,6 +71,23 @@ async fn the_data_model_is_said_before_the_first_snapshot() {
     }
 }
 
+/// Objects that appear under a running feed, and that are gone later: a list follows each time, at the latest
+/// after the interval of checks.
+#[tokio::test]
+async fn a_store_that_changes_its_data_model_is_listed_anew() {
+    const V3: &str = "/calico/resources/v3/projectcalico.org/nodes/h1";
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&dir.path().join("store.db")).await;
+    put(&*store, "/calico/v1/Ready", "true").await;
+    let mut follower = feed(&store, None, DataModel::Auto);
+    assert_eq!(until_snapshot(&mut follower).await.0, Vec::<String>::new());
+    put(&*store, V3, "{}").await;
+    assert_eq!(until_snapshot(&mut follower).await.0, ["calico 3: true"]);
+    let op = Op::Delete { key: V3.to_owned() };
+    store.commit(Txn { ops: vec![op], ..Txn::default() }).await.unwrap();
+    assert_eq!(until_snapshot(&mut follower).await.0, ["calico 3: false"]);
+}
+
 /// An older copy takes the place of a store: under a running feed, at a start from the cache, and with as
 /// many revisions.
 #[tokio::test]
@@ -81,6 +98,7 @@ async fn a_store_that_was_put_back_is_said_with_its_proof() {
         let store = open(&path("store.db")).await;
         put(&*store, "/calico/v1/a", "1").await;
     }
+    crate::sqlite::until_closed(dir.path()).await;
     copy(&path("store.db"), &path("copy.db"));
     let store = open(&path("store.db")).await;
     let mut follower = feed(&store, Some(path("cache")), DataModel::Auto);
@@ -154,9 +172,8 @@ async fn a_log_of_the_store_that_was_lost_is_said_with_its_proof() {
         }
         keep(&store, &path("cache"), 8).await;
         drop(store);
-        // Wait until the threads of the store have closed its files.
         let wal = path("store.db-wal");
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        crate::sqlite::until_closed(dir.path()).await;
         let whole = std::fs::read(&wal).unwrap();
         lose(&wal, &whole);
         let _ = std::fs::remove_file(path("store.db-shm"));

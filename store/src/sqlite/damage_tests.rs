@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::super::SqliteStore;
+use super::super::{SqliteStore, until_closed};
 use crate::{Op, Outcome, Store, StoreError, Txn};
 
 const PREFIX: &str = "/calico/test/";
@@ -51,8 +51,7 @@ async fn made(path: &Path) -> Vec<u8> {
     }
     store.maintain().await.unwrap();
     drop(store);
-    // Wait until the threads of the store have closed its files.
-    tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    until_closed(path.parent().unwrap()).await;
     std::fs::read(path).unwrap()
 }
 

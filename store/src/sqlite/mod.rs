@@ -223,3 +223,17 @@ impl Store for SqliteStore {
         format!("sqlite:{}", self.files.database.display())
     }
 }
+
+/// Waits until this process has no file of a folder open: a store that was dropped closes its files on its
+/// threads.
+#[cfg(test)]
+pub(crate) async fn until_closed(folder: &std::path::Path) {
+    let is_open = || {
+        let all = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+        let files = all.filter_map(|entry| std::fs::read_link(entry.path()).ok());
+        files.into_iter().any(|file| file.starts_with(folder))
+    };
+    while is_open() {
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+}
