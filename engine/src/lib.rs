@@ -12,3 +12,4 @@ pub mod ipam;
 pub mod model;
 pub mod policy;
 pub mod routing;
+pub mod writer;

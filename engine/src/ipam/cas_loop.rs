@@ -4,9 +4,10 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
+use jiff::Timestamp;
 use rand::Rng;
 
-use super::{Ipam, IpamError};
+use super::{Ipam, IpamError, Keyspace};
 use crate::ipam::reads::{PlanStep, ReadRequest, ReadState};
 use tortie_store::{Outcome, StoreError, Txn};
 
@@ -29,9 +30,10 @@ impl Ipam {
     pub(super) async fn run<A: Clone>(
         &self,
         alone: bool,
-        plan: impl Fn(&ReadState, &[A]) -> PlanStep<A>,
+        plan: impl Fn(&Keyspace, &ReadState, &[A]) -> PlanStep<A>,
     ) -> Result<A, IpamError> {
-        let mut state = ReadState::default();
+        let space = self.space().await?;
+        let mut state = ReadState::at(Timestamp::now());
         let mut tried: Vec<A> = Vec::new();
         let (mut conflicts, mut rounds) = (0, 0);
         let mut fresh = true;
@@ -40,7 +42,7 @@ impl Ipam {
         // other.
         let mut lock = if alone { self.store.writer_lock().await } else { None };
         loop {
-            let (txn, answer) = match plan(&state, &tried) {
+            let (txn, answer) = match plan(&space, &state, &tried) {
                 PlanStep::Need(needs) => {
                     rounds += 1;
                     if rounds > ROUNDS {
@@ -52,7 +54,7 @@ impl Ipam {
                 // Values read at different revisions may contradict each other, so an error is only returned
                 // if all values were read since the last reset.
                 PlanStep::Err(_) if !fresh => {
-                    state = ReadState::default();
+                    state = ReadState::at(Timestamp::now());
                     fresh = true;
                     continue;
                 }
@@ -82,7 +84,7 @@ impl Ipam {
             }
             fresh = conflicts % STALE_READS == STALE_READS - 1 || !self.changed(&mut state, &txn).await?;
             if fresh {
-                state = ReadState::default();
+                state = ReadState::at(Timestamp::now());
             }
         }
     }
@@ -90,11 +92,12 @@ impl Ipam {
     /// Checks that a plan succeeds and that the store would accept its transaction. Nothing is written.
     pub(super) async fn rehearse_plan<A>(
         &self,
-        plan: impl Fn(&ReadState) -> PlanStep<A>,
+        plan: impl Fn(&Keyspace, &ReadState) -> PlanStep<A>,
     ) -> Result<(), IpamError> {
-        let mut state = ReadState::default();
+        let space = self.space().await?;
+        let mut state = ReadState::at(Timestamp::now());
         for _ in 0..ROUNDS {
-            match plan(&state) {
+            match plan(&space, &state) {
                 PlanStep::Need(needs) => self.read(&mut state, needs).await?,
                 PlanStep::Err(error) => return Err(error),
                 PlanStep::Txn(txn, _) if txn.ops.is_empty() => return Ok(()),

@@ -1,6 +1,6 @@
 //! Reads and writes the IPAM configuration, and restricts when it may change.
 
-use tortie_config::key::{IpFamily, Key};
+use tortie_config::key::IpFamily;
 use tortie_config::resource::IpamConfig;
 
 use super::IpamError;
@@ -10,7 +10,8 @@ use crate::ipam::reads::{PlanStep, ReadState};
 
 pub(super) fn ready(keyspace: &Keyspace, state: &ReadState) -> PlanStep<()> {
     draft::run(keyspace, state, |draft| {
-        draft.state.request_key([Key::Ready.to_string()], [])?;
+        let (keys, prefixes) = keyspace.basis(None);
+        draft.state.request_key(keys, prefixes)?;
         draft.ready()
     })
 }
@@ -26,6 +27,11 @@ pub(super) fn write(keyspace: &Keyspace, state: &ReadState, config: &IpamConfig)
         if !config.strict_affinity && !config.auto_allocate_blocks {
             let text = "with strict_affinity and auto_allocate_blocks both off no address could be \
                         allocated; turn one on";
+            return Err(IpamError::Refused(text.to_owned()).into());
+        }
+        if keyspace.is_calico_3() && config.max_blocks_per_host.is_some() && !config.strict_affinity {
+            let text = "Calico 3 accepts a limit of blocks only with strict_affinity; turn it on, or leave the \
+                        limit out";
             return Err(IpamError::Refused(text.to_owned()).into());
         }
         let now = draft.config()?;

@@ -16,6 +16,26 @@ pub enum IpamError {
         family_name(*.0)
     )]
     NoPools(IpFamily),
+    /// No pool of the family serves the host. The first of them is named with the reason.
+    #[error("no {} pool serves host {host}: {why}", family_name(*.family))]
+    NoFittingPool {
+        /// Requested family.
+        family: IpFamily,
+        /// Requesting host.
+        host: String,
+        /// Reason for which a pool does not serve it, and the next step.
+        why: String,
+    },
+    /// The pool may not be used this way.
+    #[error(
+        "pool {pool} has no addresses for {use_name}: its `allowedUses` do not name it; choose another pool"
+    )]
+    PoolUse {
+        /// Requested pool, or pool of the requested address.
+        pool: Cidr,
+        /// Requested use.
+        use_name: &'static str,
+    },
     /// The address or range is in no pool that IPAM uses.
     #[error("{what} is in no pool; {}", pool_list(.pools))]
     OutsidePools {
@@ -93,6 +113,29 @@ pub enum IpamError {
     /// The store is frozen: `Ready` is not `true`.
     #[error("the data model is not ready (/calico/v1/Ready is not `true`); try again later")]
     NotReady,
+    /// The Calico 3 cluster is not ready.
+    #[error(
+        "the cluster is not ready: `spec.datastoreReady` of ClusterInformation `default` is not true; try \
+         again later"
+    )]
+    ClusterNotReady,
+    /// The host has no Node object in a Calico 3 store.
+    #[error(
+        "host {host} has no Node object, so it may allocate no addresses; start its agent, which creates it, \
+         and check the spelling of --node"
+    )]
+    NoNode {
+        /// Requesting host.
+        host: String,
+    },
+    /// An allocation is not the one that a release names; nothing was released.
+    #[error("{addr} is {found}, not what the request names, so nothing was released; read it again")]
+    StaleRelease {
+        /// Address to release.
+        addr: IpAddr,
+        /// What the store says instead.
+        found: String,
+    },
     /// The store returned an error.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -124,6 +167,11 @@ impl IpamError {
     pub fn code(&self) -> &'static str {
         match self {
             Self::NoPools(_) => "no-pools",
+            Self::NoFittingPool { .. } => "no-fitting-pool",
+            Self::PoolUse { .. } => "pool-use",
+            Self::ClusterNotReady => "cluster-not-ready",
+            Self::NoNode { .. } => "no-node",
+            Self::StaleRelease { .. } => "stale-release",
             Self::OutsidePools { .. } => "outside-pools",
             Self::UnknownPool { .. } => "unknown-pool",
             Self::Disabled(_) => "pool-disabled",
@@ -144,7 +192,13 @@ impl IpamError {
     /// Returns true if the same call may succeed a moment later.
     #[must_use]
     pub fn is_temporary(&self) -> bool {
-        matches!(self, Self::NotReady | Self::Busy { .. } | Self::Store(StoreError::Unreachable(_)))
+        matches!(
+            self,
+            Self::NotReady
+                | Self::ClusterNotReady
+                | Self::Busy { .. }
+                | Self::Store(StoreError::Unreachable(_))
+        )
     }
 }
 
@@ -167,6 +221,7 @@ fn pool_list(pools: &[Cidr]) -> String {
     format!("the pools are {}", text.join(", "))
 }
 
-fn holder_name(handle: Option<&str>) -> String {
+/// Names the handle of an allocation for people.
+pub(super) fn holder_name(handle: Option<&str>) -> String {
     handle.map_or_else(|| "a holder without a handle".to_owned(), |handle| format!("`{handle}`"))
 }

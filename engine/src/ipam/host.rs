@@ -1,16 +1,15 @@
 //! Plans that claim, give up and empty the blocks of a host.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use tortie_config::key::{IpFamily, Key};
+use tortie_config::key::IpFamily;
 use tortie_config::resource::{Attribute, Block, BlockAffinity};
 use tortie_net::Cidr;
 
 use super::assign::ordinal;
 use super::check::IpamState;
-use super::pools::PoolSelection;
-use super::{ClaimResult, IpamError, UnclaimResult, release};
+use super::{AddressUse, ClaimResult, IpamError, UnclaimResult, release};
 use crate::ipam::draft::{self, Draft};
 use crate::ipam::keyspace::Keyspace;
 use crate::ipam::reads::{PlanStep, PlanStop, ReadState};
@@ -21,9 +20,10 @@ const BLOCKS_MAX: u32 = 4096;
 /// Returns the blocks that a claim of `cidr` covers.
 pub(super) fn blocks_in(keyspace: &Keyspace, state: &ReadState, cidr: Cidr) -> PlanStep<Vec<Cidr>> {
     draft::run(keyspace, state, |draft| {
-        draft.state.request_key([Key::Ready.to_string()], [draft.keyspace.pools()])?;
+        let (keys, prefixes) = keyspace.basis(None);
+        draft.state.request_key(keys, prefixes)?;
         draft.ready()?;
-        let pools = PoolSelection::new(draft.pools()?);
+        let pools = draft.any_pools()?;
         let pool = pools.enabled_of(cidr.addr())?;
         if !pool.cidr.covers(&cidr) {
             let text = format!("{cidr} is larger than pool {}; claim the pool or a part of it", pool.cidr);
@@ -49,11 +49,14 @@ pub(super) fn blocks_in(keyspace: &Keyspace, state: &ReadState, cidr: Cidr) -> P
 /// Plans the claim of one block.
 pub(super) fn claim(keyspace: &Keyspace, state: &ReadState, host: &str, cidr: Cidr) -> PlanStep<ClaimResult> {
     draft::run(keyspace, state, |draft| {
-        let keys = [Key::Ready.to_string(), keyspace.config(), keyspace.block(&cidr)];
-        draft.state.request_key(keys, [keyspace.pools(), keyspace.affinities(host)])?;
+        let (keys, prefixes) = keyspace.basis(Some(host));
+        draft.state.request_key(
+            keys.into_iter().chain([keyspace.block(&cidr)]),
+            prefixes.into_iter().chain([keyspace.affinities(host)]),
+        )?;
         draft.ready()?;
         let config = draft.config()?;
-        let pools = PoolSelection::new(draft.pools()?);
+        let pools = draft.pool_selection(host, AddressUse::default())?;
         let pool = pools.enabled_of(cidr.addr())?;
         let mut claims = ClaimResult::default();
         let others = draft.overlapping(&cidr)?;
@@ -62,17 +65,17 @@ pub(super) fn claim(keyspace: &Keyspace, state: &ReadState, host: &str, cidr: Ci
                 let own = draft.affinities_of(host)?;
                 let family = IpFamily::of_cidr(&cidr);
                 let own = own.iter().filter(|own| IpFamily::of_cidr(own) == family && **own != cidr).count();
-                if let Some(limit) = config.max_blocks_per_host.filter(|limit| own >= *limit as usize) {
+                if let Some(limit) = draft.block_limit(&config).filter(|limit| own >= *limit as usize) {
                     return Err(IpamError::BlockLimit { host: host.to_owned(), limit }.into());
                 }
-                let owner = BlockAffinity::Host(host.to_owned());
-                let block = Block::new(cidr, owner, config.strict_affinity);
-                block.map_err(|error| IpamError::BadRequest(error.to_string()))?
+                draft
+                    .new_block(cidr, host, &config)
+                    .map_err(|error| IpamError::BadRequest(error.to_string()))?
             }
             [same] if *same == cidr => {
                 let Some(mut block) = draft.block(same)? else { return Ok(claims) };
                 match block.affinity() {
-                    BlockAffinity::None => block.set_affinity(BlockAffinity::Host(host.to_owned())),
+                    BlockAffinity::None => draft.take_ownership(&mut block, host),
                     BlockAffinity::Host(owner) if owner == host => {}
                     BlockAffinity::Host(owner) | BlockAffinity::Other(owner) => {
                         claims.refused.push((cidr, owner.clone()));
@@ -121,6 +124,8 @@ pub(super) fn unclaim(
             Some(_) => {}
             None => unclaims.deleted.push(cidr),
         }
+        // Another client may create the block, or claim it for the host, at this moment.
+        draft.guard_block(&cidr);
         draft.delete_affinity(host, &cidr);
         Ok(unclaims)
     })
@@ -134,8 +139,14 @@ pub(super) struct AttributeHolding {
     pub(super) attribute: Attribute,
 }
 
+/// Returns the handles of a host's tunnel addresses.
+pub(super) fn tunnel_handles(host: &str) -> [String; 5] {
+    ["ipip", "vxlan", "vxlan-v6", "wireguard", "wireguard-v6"]
+        .map(|tunnel| format!("{tunnel}-tunnel-addr-{host}"))
+}
+
 /// Returns the allocations of a host: those whose attributes name it, those of its endpoints, and those in
-/// its blocks that no other host uses.
+/// its blocks, unless an endpoint of another host has the address.
 pub(super) fn holdings(state: &IpamState, host: &str) -> Vec<AttributeHolding> {
     let mut users: BTreeMap<IpAddr, Vec<&str>> = BTreeMap::new();
     for endpoint in &state.endpoints {
@@ -143,22 +154,35 @@ pub(super) fn holdings(state: &IpamState, host: &str) -> Vec<AttributeHolding> {
             users.entry(net.addr()).or_default().push(&endpoint.host);
         }
     }
-    let tunnel = format!("ipip-tunnel-addr-{host}");
+    let tunnels = tunnel_handles(host);
     let mut holdings = Vec::new();
     for (cidr, stored) in &state.blocks {
         let block = &stored.value;
         for (ordinal, attribute) in block.allocated() {
             let Some(addr) = cidr.nth(ordinal.into()) else { continue };
+            let only_his = |users: &Vec<&str>| users.iter().all(|user| *user == host);
             let his = match (attribute.get("node"), users.get(&addr)) {
-                (Some(node), _) => node == host,
-                (None, Some(users)) => users.contains(&host),
-                (None, None) => block.host() == Some(host) || attribute.handle.as_deref() == Some(&tunnel),
+                (Some(node), users) => node == host && users.is_none_or(only_his),
+                (None, Some(users)) => only_his(users),
+                (None, None) => {
+                    let handle = attribute.handle.as_ref();
+                    block.host() == Some(host) || handle.is_some_and(|handle| tunnels.contains(handle))
+                }
             };
             if his {
                 holdings.push(AttributeHolding { addr, block: *cidr, attribute: attribute.clone() });
             }
         }
     }
+    holdings
+}
+
+/// Returns the allocations of a host that its endpoints use.
+pub(super) fn endpoint_holdings(state: &IpamState, host: &str) -> Vec<AttributeHolding> {
+    let own = state.endpoints.iter().filter(|endpoint| endpoint.host == host);
+    let own: BTreeSet<IpAddr> = own.flat_map(|endpoint| &endpoint.nets).map(|net| net.addr()).collect();
+    let mut holdings = holdings(state, host);
+    holdings.retain(|holding| own.contains(&holding.addr));
     holdings
 }
 
@@ -186,7 +210,7 @@ pub(super) fn drop_same(
         let Some((block, gone)) = blocks.get_mut(&holding.block) else { continue };
         let Some(ordinal) = ordinal(block, holding.addr) else { continue };
         if block.allocation(ordinal) == Some(&holding.attribute) {
-            gone.extend(block.release(ordinal));
+            gone.extend(draft.release(block, ordinal)?);
             released.push(holding.addr);
         }
     }

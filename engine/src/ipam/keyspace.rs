@@ -1,14 +1,22 @@
 //! Store keys of an IPAM address space.
 
+use tortie_config::Dialect;
+use tortie_config::calico3::{Kind, ObjectKey};
 use tortie_config::key::{IpFamily, Key, escape, prefix, unescape};
 use tortie_config::resource::Block;
 use tortie_net::Cidr;
 
+use crate::ipam::cluster;
+
 /// An address space with its own pools, blocks, handles and affinities.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Keyspace {
-    /// Pools of Calico's data model, shared by all hosts and announced by BGP.
+    /// Pools of Calico's v1 data model, shared by all hosts and announced by BGP.
     Global,
+    /// Pools of a Calico 3 store, which other hosts may use by Calico's own IPAM at the same time. Blocks,
+    /// handles and affinities have the same keys as in [`Keyspace::Global`]; pools, reservations, readiness and
+    /// hosts are objects.
+    Calico3,
     /// Pools of a single host, below `/calico/tortie/v1/host/<host>/docker/<name>/`. They are never
     /// announced, and nothing outside of the space excludes its addresses from allocation.
     Local {
@@ -39,18 +47,53 @@ fn digit(cidr: &Cidr) -> char {
 }
 
 impl Keyspace {
-    /// Returns the key prefix of a local space; `None` for the global space.
+    /// Returns the shared address space of a store.
+    #[must_use]
+    pub fn of(dialect: Dialect) -> Self {
+        match dialect {
+            Dialect::V1 => Self::Global,
+            Dialect::V3 => Self::Calico3,
+        }
+    }
+
+    /// Returns true if all hosts share the space, and its blocks are announced.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        !matches!(self, Self::Local { .. })
+    }
+
+    /// Returns true if the space follows Calico 3's rules.
+    pub(super) fn is_calico_3(&self) -> bool {
+        matches!(self, Self::Calico3)
+    }
+
+    /// Returns the keys and prefixes that a request of a host depends on besides blocks, handles and affinities:
+    /// readiness, configuration and pools, and the object of the host.
+    pub(super) fn basis(&self, host: Option<&str>) -> (Vec<String>, Vec<String>) {
+        match self {
+            Self::Global | Self::Local { .. } => {
+                (vec![Key::Ready.to_string(), self.config()], vec![self.pools()])
+            }
+            Self::Calico3 => {
+                let host = host.map(cluster::host);
+                (host.into_iter().chain([self.config()]).collect(), cluster::prefixes())
+            }
+        }
+    }
+
+    /// Returns the key prefix of a local space; `None` for a shared space.
     #[must_use]
     pub fn root(&self) -> Option<String> {
         match self {
-            Self::Global => None,
+            Self::Global | Self::Calico3 => None,
             Self::Local { host, name } => {
                 Some(format!("/calico/tortie/v1/host/{}/docker/{}/", escape(host), escape(name)))
             }
         }
     }
 
-    /// Returns the key of a pool. Its value is a pool of the data model in both kinds of space.
+    /// Returns the key of a pool. Its value is a pool of the data model in every kind of space. In a Calico 3
+    /// store it exists in the projection only.
     #[must_use]
     pub fn pool(&self, cidr: &Cidr) -> String {
         format!("{}{}", self.pools_of(IpFamily::of_cidr(cidr)), cidr.to_key_text())
@@ -64,9 +107,15 @@ impl Keyspace {
 
     fn pools_of(&self, family: IpFamily) -> String {
         match self {
-            Self::Global => format!("{}{}/pool/", prefix::POOLS, family.as_str()),
+            Self::Global | Self::Calico3 => format!("{}{}/pool/", prefix::POOLS, family.as_str()),
             Self::Local { .. } => format!("{}{}/", self.pools(), family.as_str()),
         }
+    }
+
+    /// Returns the prefix that lists the pools as the store has them.
+    #[must_use]
+    pub fn stored_pools(&self) -> String {
+        if self.is_calico_3() { ObjectKey::prefix_of(Kind::IPPool) } else { self.pools() }
     }
 
     /// Returns the key of the IPAM configuration.
@@ -122,7 +171,15 @@ impl Keyspace {
 
     /// Returns the prefixes that cover all IPAM keys of the space.
     pub(super) fn root_prefixes(&self) -> Vec<String> {
-        self.root().map_or_else(|| vec![prefix::POOLS.to_owned(), prefix::IPAM.to_owned()], |root| vec![root])
+        match self.root() {
+            Some(root) => vec![root],
+            None if self.is_calico_3() => {
+                let mut prefixes = cluster::prefixes_of_holders();
+                prefixes.push(prefix::IPAM.to_owned());
+                prefixes
+            }
+            None => vec![prefix::POOLS.to_owned(), prefix::IPAM.to_owned()],
+        }
     }
 
     /// Parses a key of the space. Returns `None` for other keys and for non-canonical spellings.
@@ -135,7 +192,9 @@ impl Keyspace {
                 Key::Affinity { host, block } => Place::Affinity { host, block },
                 Key::Handle(id) => Place::Handle(id),
                 old @ Key::Legacy(_) => match old.canonical() {
-                    Key::Handle(id) => return Some(Place::LegacyHandle(id.clone())),
+                    Key::Handle(id) if !self.is_calico_3() => {
+                        return Some(Place::LegacyHandle(id.clone()));
+                    }
                     _ => return None,
                 },
                 _ => return None,

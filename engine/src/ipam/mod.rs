@@ -21,7 +21,9 @@ mod block_order;
 #[allow(clippy::disallowed_methods, reason = "attempts end at a deadline of real time")]
 mod cas_loop;
 pub mod check;
+mod cluster;
 mod configure;
+mod cooldown;
 mod draft;
 mod error;
 mod holders;
@@ -50,29 +52,30 @@ pub use holders::host_networks::{HostNetwork, pool_overlap};
 pub use holders::in_use::{UsedAddress, UsedAddresses};
 pub use keyspace::Keyspace;
 pub use request::{
-    AddressRange, AddressRequest, AllocatedAddress, Allocation, AllocationRequest, ClaimResult,
-    ReleaseResult, RemovedHost, UnclaimResult,
+    AddressRange, AddressRequest, AddressUse, AllocatedAddress, Allocation, AllocationRequest, ClaimResult,
+    ReleaseRequest, ReleaseResult, RemovedHost, UnclaimResult,
 };
 
 /// IPAM operations on a store. Cheap to clone.
 #[derive(Clone)]
 pub struct Ipam {
     store: Arc<dyn Store>,
-    keyspace: Arc<Keyspace>,
+    /// Address space; `None` for the shared one of the store's data model.
+    keyspace: Option<Arc<Keyspace>>,
     exclusions: Arc<Exclusions>,
 }
 
 impl Ipam {
-    /// Creates IPAM on the pools of the data model.
+    /// Creates IPAM on the shared pools of the store, whose data model each operation asks for.
     #[must_use]
     pub fn new(store: Arc<dyn Store>) -> Self {
-        Self::in_keyspace(store, Keyspace::Global)
+        Self { store, keyspace: None, exclusions: Arc::default() }
     }
 
     /// Creates IPAM on the pools of an address space.
     #[must_use]
     pub fn in_keyspace(store: Arc<dyn Store>, keyspace: Keyspace) -> Self {
-        Self { store, keyspace: Arc::new(keyspace), exclusions: Arc::default() }
+        Self { store, keyspace: Some(Arc::new(keyspace)), exclusions: Arc::default() }
     }
 
     /// Adds exclusions that the agent of this host already knows, so that requests do not read them from the
@@ -83,9 +86,11 @@ impl Ipam {
     }
 
     /// Returns the address space.
-    #[must_use]
-    pub fn keyspace(&self) -> &Keyspace {
-        &self.keyspace
+    async fn space(&self) -> Result<Arc<Keyspace>, StoreError> {
+        match &self.keyspace {
+            Some(keyspace) => Ok(Arc::clone(keyspace)),
+            None => Ok(Arc::new(Keyspace::of(self.store.dialect().await?))),
+        }
     }
 
     /// Returns the store that operations use.
@@ -114,16 +119,16 @@ impl Ipam {
     /// # Errors
     /// Every [`IpamError`].
     pub async fn rehearse(&self, request: &AllocationRequest) -> Result<(), IpamError> {
-        self.rehearse_plan(|state| assign::plan(&self.keyspace, state, request, &self.exclusions, &[])).await
+        self.rehearse_plan(|space, state| assign::plan(space, state, request, &self.exclusions, &[])).await
     }
 
     async fn give(&self, request: &AllocationRequest) -> Result<Vec<Allocation>, IpamError> {
-        self.run(true, |state, tried| match &request.handle {
+        self.run(true, |space, state, tried| match &request.handle {
             // Without a handle an allocation cannot be attributed to this request.
             None if !tried.is_empty() => reads::PlanStep::Err(IpamError::Store(StoreError::Unreachable(
                 "it is not known whether addresses were allocated; see `tortie ipam check`".to_owned(),
             ))),
-            _ => assign::plan(&self.keyspace, state, request, &self.exclusions, tried),
+            _ => assign::plan(space, state, request, &self.exclusions, tried),
         })
         .await
     }
@@ -146,7 +151,7 @@ impl Ipam {
         let mut all = ReleaseResult::default();
         for part in addrs.chunks(release::ADDRESSES_PER_TXN) {
             let done = self
-                .run(true, |state, tried| release::addresses(&self.keyspace, state, part, holder, tried))
+                .run(true, |space, state, tried| release::addresses(space, state, part, holder, tried))
                 .await?
                 .answer;
             all.released.extend(done.released);
@@ -154,6 +159,22 @@ impl Ipam {
             all.kept.extend(done.kept);
         }
         Ok(all)
+    }
+
+    /// Releases addresses, each of them only if its allocation is the one that the request names. If one is
+    /// another, nothing is released. Addresses that are not allocated are no error, unless a sequence number
+    /// was given.
+    ///
+    /// # Errors
+    /// [`IpamError::StaleRelease`]; [`IpamError::BadRequest`] for more addresses than one transaction can
+    /// release; as [`Ipam::release`].
+    pub async fn release_same(&self, requests: &[ReleaseRequest]) -> Result<ReleaseResult, IpamError> {
+        with_metrics("release", self.release_named(requests)).await
+    }
+
+    async fn release_named(&self, requests: &[ReleaseRequest]) -> Result<ReleaseResult, IpamError> {
+        let plan = self.run(true, |space, state, tried| release::same(space, state, requests, tried));
+        Ok(plan.await?.answer)
     }
 
     /// Releases all addresses of a handle. A handle that does not exist has none.
@@ -168,7 +189,7 @@ impl Ipam {
         let mut all = Vec::new();
         loop {
             let step =
-                self.run(true, |state, tried| release::handle(&self.keyspace, state, handle, tried)).await?;
+                self.run(true, |space, state, tried| release::handle(space, state, handle, tried)).await?;
             all.extend(step.released);
             if !step.more {
                 return Ok(all);
@@ -181,7 +202,7 @@ impl Ipam {
     /// # Errors
     /// [`IpamError::Store`], [`IpamError::Unreadable`].
     pub async fn allocated_to(&self, handle: &str) -> Result<Vec<IpAddr>, IpamError> {
-        self.run(false, |state, _| release::allocated_to(&self.keyspace, state, handle)).await
+        self.run(false, |space, state, _| release::allocated_to(space, state, handle)).await
     }
 
     /// Returns the allocation of an address; `None` if it is not allocated.
@@ -189,7 +210,7 @@ impl Ipam {
     /// # Errors
     /// [`IpamError::Store`], [`IpamError::Unreadable`].
     pub async fn lookup(&self, addr: IpAddr) -> Result<Option<AllocatedAddress>, IpamError> {
-        self.run(false, |state, _| release::lookup(&self.keyspace, state, addr)).await
+        self.run(false, |space, state, _| release::lookup(space, state, addr)).await
     }
 
     /// Claims the blocks of a prefix for the host: a single block, or all blocks of an enabled pool within
@@ -203,8 +224,8 @@ impl Ipam {
 
     async fn own(&self, host: &str, cidr: Cidr) -> Result<ClaimResult, IpamError> {
         let mut all = ClaimResult::default();
-        for block in self.run(false, |state, _| host::blocks_in(&self.keyspace, state, cidr)).await? {
-            let done = self.run(true, |state, _| host::claim(&self.keyspace, state, host, block)).await?;
+        for block in self.run(false, |space, state, _| host::blocks_in(space, state, cidr)).await? {
+            let done = self.run(true, |space, state, _| host::claim(space, state, host, block)).await?;
             all.claimed.extend(done.claimed);
             all.refused.extend(done.refused);
         }
@@ -216,7 +237,7 @@ impl Ipam {
     /// # Errors
     /// [`IpamError::Store`], [`IpamError::Unreadable`].
     pub async fn blocks_of(&self, host: &str) -> Result<Vec<Cidr>, IpamError> {
-        self.run(false, |state, _| host::affinities(&self.keyspace, state, host)).await
+        self.run(false, |space, state, _| host::affinities(space, state, host)).await
     }
 
     /// Gives up the host's blocks in a prefix: empty blocks are deleted, others stay without an owner.
@@ -228,7 +249,7 @@ impl Ipam {
     }
 
     async fn clear_owner(&self, host: &str, cidr: Cidr) -> Result<UnclaimResult, IpamError> {
-        let own = self.run(false, |state, _| host::affinities(&self.keyspace, state, host)).await?;
+        let own = self.run(false, |space, state, _| host::affinities(space, state, host)).await?;
         let mut all = UnclaimResult::default();
         for block in own.into_iter().filter(|block| cidr.covers(block)) {
             self.unclaim_blocks(host, block, &mut all).await?;
@@ -242,7 +263,7 @@ impl Ipam {
         block: Cidr,
         all: &mut UnclaimResult,
     ) -> Result<(), IpamError> {
-        let done = self.run(true, |state, _| host::unclaim(&self.keyspace, state, host, block)).await?;
+        let done = self.run(true, |space, state, _| host::unclaim(space, state, host, block)).await?;
         all.deleted.extend(done.deleted);
         all.kept.extend(done.kept);
         Ok(())
@@ -258,7 +279,8 @@ impl Ipam {
         const RELEASE_PASSES: u32 = 5;
         let mut removed = RemovedHost::default();
         for _ in 0..RELEASE_PASSES {
-            let state = IpamState::load(self.store.as_ref(), &self.keyspace).await?;
+            let space = self.space().await?;
+            let state = IpamState::load(self.store.as_ref(), &space).await?;
             let holdings = host::holdings(&state, host);
             let affinities = state.affinities.keys().filter(|(owner, _)| owner == host);
             let owned = state.blocks.iter().filter(|(_, block)| block.value.host() == Some(host));
@@ -268,11 +290,7 @@ impl Ipam {
                 self.forget_keys(host).await?;
                 return Ok(removed);
             }
-            for part in holdings.chunks(release::ADDRESSES_PER_TXN) {
-                let gone =
-                    self.run(true, |state, _| host::drop_holdings(&self.keyspace, state, part)).await?;
-                removed.released.extend(gone);
-            }
+            removed.released.extend(self.drop_holdings(&holdings).await?);
             for block in blocks {
                 self.unclaim_blocks(host, block, &mut removed.blocks).await?;
             }
@@ -280,9 +298,29 @@ impl Ipam {
         Err(IpamError::Busy { attempts: RELEASE_PASSES })
     }
 
+    /// Releases the addresses of a host's endpoints, which are deleted next. Addresses that endpoints of other
+    /// hosts have, too, stay.
+    ///
+    /// # Errors
+    /// As [`Ipam::release`].
+    pub async fn release_endpoints(&self, host: &str) -> Result<Vec<IpAddr>, IpamError> {
+        let space = self.space().await?;
+        let state = IpamState::load(self.store.as_ref(), &space).await?;
+        self.drop_holdings(&host::endpoint_holdings(&state, host)).await
+    }
+
+    async fn drop_holdings(&self, holdings: &[host::AttributeHolding]) -> Result<Vec<IpAddr>, IpamError> {
+        let mut released = Vec::new();
+        for part in holdings.chunks(release::ADDRESSES_PER_TXN) {
+            let gone = self.run(true, |space, state, _| host::drop_holdings(space, state, part)).await?;
+            released.extend(gone);
+        }
+        Ok(released)
+    }
+
     /// Deletes the remaining affinity keys of the host, such as those that cannot be parsed.
     async fn forget_keys(&self, host: &str) -> Result<(), IpamError> {
-        let rest = self.store.list(&[self.keyspace.affinities(host)]).await?;
+        let rest = self.store.list(&[self.space().await?.affinities(host)]).await?;
         for entry in rest.entries {
             let txn = Txn {
                 compare: vec![Compare::ModRevision(entry.key.clone(), entry.mod_revision)],
@@ -298,7 +336,7 @@ impl Ipam {
     /// # Errors
     /// [`IpamError::Store`], [`IpamError::Unreadable`].
     pub async fn config(&self) -> Result<IpamConfig, IpamError> {
-        self.run(false, |state, _| configure::read(&self.keyspace, state)).await
+        self.run(false, |space, state, _| configure::read(space, state)).await
     }
 
     /// Writes the IPAM configuration.
@@ -307,7 +345,7 @@ impl Ipam {
     /// [`IpamError::Refused`] if strict or automatic allocation would change while blocks exist, or if no
     /// address could be allocated any more (neither strict nor automatic).
     pub async fn set_config(&self, config: &IpamConfig) -> Result<(), IpamError> {
-        self.run(true, |state, _| configure::write(&self.keyspace, state, config)).await
+        self.run(true, |space, state, _| configure::write(space, state, config)).await
     }
 
     /// Applies the repairs of findings, each in its own transaction, and returns the result of each in the
@@ -320,13 +358,13 @@ impl Ipam {
         &self,
         findings: &[check::Finding],
     ) -> Result<Vec<check::RepairOutcome>, IpamError> {
-        self.run(false, |state, _| configure::ready(&self.keyspace, state)).await?;
+        self.run(false, |space, state, _| configure::ready(space, state)).await?;
         let mut all = Vec::with_capacity(findings.len());
         for finding in findings {
             all.push(match &finding.fix {
                 None => check::RepairOutcome::NeedsPerson,
                 Some(fix) => self
-                    .run(true, |state, _| check::repair(&self.keyspace, state, fix))
+                    .run(true, |space, state, _| check::repair(space, state, fix))
                     .await
                     .unwrap_or_else(|error| check::RepairOutcome::Failed(error.to_string())),
             });

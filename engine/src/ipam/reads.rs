@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use jiff::Timestamp;
+
 use super::IpamError;
 use tortie_store::{KeyValue, Revision, Snapshot, Txn};
 
@@ -49,6 +51,8 @@ pub(super) struct ReadValue {
 /// Values read so far, possibly at different revisions. The transaction compares those that it depends on.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ReadState {
+    /// Time of the first read.
+    now: Timestamp,
     keys: BTreeMap<String, Option<ReadValue>>,
     listed: BTreeSet<String>,
     /// Prefixes whose key names have all been read.
@@ -57,6 +61,16 @@ pub(super) struct ReadState {
 }
 
 impl ReadState {
+    /// Creates a state without values, at the time of its first read.
+    pub(super) fn at(now: Timestamp) -> Self {
+        Self { now, ..Self::default() }
+    }
+
+    /// Returns the time of the first read.
+    pub(super) fn now(&self) -> Timestamp {
+        self.now
+    }
+
     /// Records a single read: the value of a key, or its absence.
     pub(super) fn insert(&mut self, key: String, found: Option<KeyValue>) {
         let known = found.map(|kv| ReadValue { value: kv.value, revision: kv.mod_revision });

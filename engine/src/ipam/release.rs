@@ -7,7 +7,8 @@ use tortie_config::resource::{Attribute, Block, Handle};
 use tortie_net::Cidr;
 
 use super::assign::ordinal;
-use super::{AllocatedAddress, IpamError, ReleaseResult};
+use super::error::holder_name;
+use super::{AllocatedAddress, IpamError, ReleaseRequest, ReleaseResult};
 use crate::ipam::draft::{self, Draft};
 use crate::ipam::keyspace::Keyspace;
 use crate::ipam::reads::{PlanStep, PlanStop, ReadState};
@@ -71,12 +72,66 @@ pub(super) fn addresses(
                 continue;
             }
             attempt.gone.insert(addr, (attribute.clone(), revision));
-            gone.extend(block.release(ordinal));
+            gone.extend(draft.release(block, ordinal)?);
             answer.released.push(addr);
         }
         give_back(draft, blocks)?;
         Ok(attempt)
     })
+}
+
+/// Plans the release of addresses, all of them or none: each must have the handle and the sequence number of its
+/// request. `tried` lists attempts that may have been committed.
+pub(super) fn same(
+    keyspace: &Keyspace,
+    state: &ReadState,
+    requests: &[ReleaseRequest],
+    tried: &[ReleasePlan],
+) -> PlanStep<ReleasePlan> {
+    let addrs: Vec<IpAddr> = requests.iter().map(|request| request.addr).collect();
+    if requests.len() > ADDRESSES_PER_TXN {
+        let text =
+            format!("{} addresses in one release, at most {ADDRESSES_PER_TXN} are possible", addrs.len());
+        return PlanStep::Err(IpamError::BadRequest(text));
+    }
+    let checked = draft::run(keyspace, state, |draft| {
+        let found: BTreeMap<IpAddr, Option<Block>> = find(draft, &addrs)?.into_iter().collect();
+        for request in requests {
+            // An attempt whose reply was lost may have released the address.
+            if tried.iter().any(|tried| tried.gone.contains_key(&request.addr)) {
+                continue;
+            }
+            let block = found.get(&request.addr).and_then(Option::as_ref);
+            check_same(block, request)?;
+        }
+        Ok(())
+    });
+    match checked {
+        PlanStep::Txn(..) => addresses(keyspace, state, &addrs, None, tried),
+        PlanStep::Need(needs) => PlanStep::Need(needs),
+        PlanStep::Err(error) => PlanStep::Err(error),
+    }
+}
+
+/// Returns an error unless an allocation is the one that a request names.
+fn check_same(block: Option<&Block>, request: &ReleaseRequest) -> Result<(), IpamError> {
+    let addr = request.addr;
+    let stale = |found: String| Err(IpamError::StaleRelease { addr, found });
+    let ordinal = block.and_then(|block| ordinal(block, addr));
+    let held = block
+        .zip(ordinal)
+        .and_then(|(block, ordinal)| Some((block.allocation(ordinal)?, block.allocation_sequence(ordinal))));
+    match (held, request.sequence) {
+        (None, None) => Ok(()),
+        (None, Some(_)) => stale("not allocated".to_owned()),
+        (Some((_, number)), Some(wanted)) if number != wanted => {
+            stale(format!("allocated with sequence number {number}"))
+        }
+        (Some((attribute, _)), _) if request.handle.is_some() && attribute.handle != request.handle => {
+            stale(format!("allocated to {}", holder_name(attribute.handle.as_deref())))
+        }
+        (Some(_), _) => Ok(()),
+    }
 }
 
 /// Finds the blocks of addresses in two reads: blocks of the default size first, then of all sizes.
@@ -133,16 +188,31 @@ pub(super) fn handle(
     draft::run(keyspace, state, |draft| {
         let mut step = HandleReleaseStep::default();
         if let Some(mut handle) = draft.handle(id)? {
-            let blocks: Vec<Cidr> = handle.blocks.keys().copied().take(BLOCKS).collect();
-            step.more = handle.blocks.len() > blocks.len();
+            // Calico 3 counts an address before it allocates it. Another client may be about to do so, and could
+            // not release it by its handle if the count were gone.
+            let counts_are_kept = keyspace.is_calico_3();
+            let all = handle.blocks.keys().copied();
+            let mut blocks: Vec<Cidr> =
+                if counts_are_kept { all.collect() } else { all.take(BLOCKS).collect() };
             draft.state.request_key(blocks.iter().map(|cidr| keyspace.block(cidr)), [])?;
+            if counts_are_kept {
+                blocks = holding(draft, &blocks, id)?;
+                step.more = blocks.len() > BLOCKS;
+                blocks.truncate(BLOCKS);
+            } else {
+                step.more = handle.blocks.len() > blocks.len();
+            }
             for cidr in blocks {
-                handle.blocks.remove(&cidr);
+                let count = handle.blocks.remove(&cidr).unwrap_or(0);
                 let Some(mut block) = draft.block(&cidr)? else { continue };
                 let held = ordinals(&block, id);
                 for ordinal in &held {
-                    block.release(*ordinal);
+                    draft.release(&mut block, *ordinal)?;
                     step.released.extend(cidr.nth((*ordinal).into()));
+                }
+                let rest = count.saturating_sub(u32::try_from(held.len()).unwrap_or(u32::MAX));
+                if counts_are_kept && rest > 0 {
+                    handle.blocks.insert(cidr, rest);
                 }
                 if !held.is_empty() {
                     draft.put_or_delete_block(block);
@@ -157,6 +227,17 @@ pub(super) fn handle(
         step.released.dedup();
         Ok(step)
     })
+}
+
+/// Returns the blocks that hold addresses of a handle.
+fn holding(draft: &Draft<'_>, blocks: &[Cidr], id: &str) -> Result<Vec<Cidr>, PlanStop> {
+    let mut found = Vec::new();
+    for cidr in blocks {
+        if draft.block(cidr)?.is_some_and(|block| !ordinals(&block, id).is_empty()) {
+            found.push(*cidr);
+        }
+    }
+    Ok(found)
 }
 
 fn ordinals(block: &Block, handle: &str) -> Vec<u32> {
@@ -187,13 +268,15 @@ pub(super) fn lookup(
 ) -> PlanStep<Option<AllocatedAddress>> {
     draft::run(keyspace, state, |draft| {
         let Some(block) = draft.block_containing(addr, None)? else { return Ok(None) };
-        let attribute = ordinal(&block, addr).and_then(|ordinal| block.allocation(ordinal));
-        Ok(attribute.map(|attribute| AllocatedAddress {
+        let Some(ordinal) = ordinal(&block, addr) else { return Ok(None) };
+        let sequence = block.sequence().map(|_| block.allocation_sequence(ordinal));
+        Ok(block.allocation(ordinal).map(|attribute| AllocatedAddress {
             addr,
             block: block.cidr(),
             owner: block.host().map(str::to_owned),
             handle: attribute.handle.clone(),
             attributes: attribute.secondary.clone().unwrap_or_default(),
+            sequence,
         }))
     })
 }

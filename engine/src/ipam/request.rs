@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use serde_json::{Map, Value};
 use tortie_config::key::IpFamily;
+use tortie_config::resource::AllowedUse;
 use tortie_net::Cidr;
 
 /// Request for addresses. Either all are allocated or none, unless [`AllocationRequest::partial`] is set.
@@ -25,6 +26,34 @@ pub struct AllocationRequest {
     pub attached: BTreeSet<IpAddr>,
     /// Accepts fewer addresses than requested; applies only to [`AddressRequest::Any`].
     pub partial: bool,
+    /// Use of the addresses, which the pools of a Calico 3 store may restrict.
+    pub address_use: AddressUse,
+}
+
+/// Use of an address.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum AddressUse {
+    /// Address of a workload.
+    #[default]
+    Workload,
+    /// Address of a host's tunnel device.
+    Tunnel,
+}
+
+impl AddressUse {
+    /// Returns the use that a pool allows or not.
+    pub(super) fn in_pools(self) -> AllowedUse {
+        match self {
+            Self::Workload => AllowedUse::Workload,
+            Self::Tunnel => AllowedUse::Tunnel,
+        }
+    }
+
+    /// Returns the name as in the member `allowedUses` of an IPPool.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        self.in_pools().as_str()
+    }
 }
 
 /// One item of a request.
@@ -71,6 +100,17 @@ pub struct Allocation {
     pub pool: Cidr,
 }
 
+/// An address to release, with what must still be true of its allocation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReleaseRequest {
+    /// Address to release.
+    pub addr: IpAddr,
+    /// Handle that must hold the address; `None` for any.
+    pub handle: Option<String>,
+    /// Sequence number that the allocation must have (Calico 3); `None` for any.
+    pub sequence: Option<u64>,
+}
+
 /// Result of a release.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ReleaseResult {
@@ -95,6 +135,8 @@ pub struct AllocatedAddress {
     pub handle: Option<String>,
     /// Attributes stored with the address.
     pub attributes: Map<String, Value>,
+    /// Sequence number of the allocation, in a block that has sequence numbers (Calico 3).
+    pub sequence: Option<u64>,
 }
 
 /// Result of a block claim.

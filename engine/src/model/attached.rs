@@ -17,6 +17,9 @@ pub struct AttachedRoute {
     pub addr: IpAddr,
     /// Name of the output interface.
     pub interface: String,
+    /// Metric of the route.
+    #[serde(default)]
+    pub metric: u32,
 }
 
 /// Returns the host whose affinities a cache contains, or `None` if it contains none.
@@ -26,6 +29,22 @@ pub fn host_of_affinities<'a>(keys: impl Iterator<Item = &'a str>) -> Option<Str
         Key::Affinity { host, .. } => Some(host),
         _ => None,
     })
+}
+
+/// Names that the interfaces of workloads begin with on hosts of Calico and of OpenStack, whatever the settings.
+const USUAL_PREFIXES: [&str; 2] = ["cali", "tap"];
+
+/// Returns the numbers of IPv4 and IPv6 routes that lead to workloads.
+#[must_use]
+pub fn workload_routes(model: &Model, attached: &[AttachedRoute]) -> [usize; 2] {
+    let prefixes = model.settings().interface_prefix;
+    let is_of_workload = |route: &&AttachedRoute| {
+        let mut names = prefixes.iter().map(|prefix| prefix.as_str()).chain(USUAL_PREFIXES);
+        names.any(|prefix| route.interface.starts_with(prefix))
+    };
+    let (v4, v6): (Vec<_>, Vec<_>) =
+        attached.iter().filter(is_of_workload).partition(|route| route.addr.is_ipv4());
+    [v4.len(), v6.len()]
 }
 
 /// Returns the attached workloads that the store does not explain. `cached` is the model of the cache on
@@ -90,6 +109,27 @@ mod tests {
     use super::super::scope::WatchPart;
     use super::*;
 
+    #[test]
+    fn routes_to_interfaces_of_workloads_are_those_that_a_restart_preserves() {
+        let route = |addr: &str, interface: &str| AttachedRoute {
+            addr: addr.parse().unwrap(),
+            interface: interface.to_owned(),
+            metric: 0,
+        };
+        let prefix = ("/calico/v1/config/InterfacePrefix", "vm");
+        let attached = [
+            route("10.244.1.1", "cali1"),
+            route("10.65.0.5", "tap0b5fa1f0-aa"),
+            route("fd00::5", "tap0b5fa1f0-aa"),
+            route("10.244.1.2", "vm7"),
+            // The gateway of a cloud, and a container of Docker.
+            route("172.31.1.1", "eth0"),
+            route("172.17.0.2", "docker0"),
+        ];
+        assert_eq!(workload_routes(&model("h1", &[]), &attached), [2, 1]);
+        assert_eq!(workload_routes(&model("h1", &[prefix]), &attached), [3, 1]);
+    }
+
     /// Store entries of host `h1`, whose endpoint `web1` has 10.244.1.1 on cali1.
     fn of_h1() -> Vec<(&'static str, &'static str)> {
         vec![
@@ -130,7 +170,7 @@ mod tests {
     #[test]
     fn what_is_attached_belongs_to_this_host_to_its_former_name_or_to_nobody() {
         let to = |addr: &str, interface: &str| {
-            vec![AttachedRoute { addr: addr.parse().unwrap(), interface: interface.to_owned() }]
+            vec![AttachedRoute { addr: addr.parse().unwrap(), interface: interface.to_owned(), metric: 0 }]
         };
         let (h1, empty): (&[_], &[_]) = (&of_h1(), &[]);
         let renamed = |of: &str| format!("renamed {of}");

@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use tortie_config::calico3::ObjectKey;
 use tortie_config::key::Key;
 use tortie_store::Revision;
 
@@ -21,6 +22,9 @@ macro_rules! aspects {
             $($(#[$doc])+ pub $aspect: bool,)+
             /// Every key that was written or deleted, in the order of the changes.
             pub keys: Vec<ChangedKey>,
+            /// Objects of a Calico 3 store that were written or deleted. A relist gives those whose entries
+            /// changed, and none if there are many.
+            pub objects: Vec<ChangedObject>,
         }
 
         impl ModelChanges {
@@ -28,7 +32,7 @@ macro_rules! aspects {
             #[must_use]
             pub fn everything() -> Self {
                 let peers = ChangedPeers { all: true, addrs: BTreeSet::new(), hints: true };
-                Self { peers, $($aspect: true,)+ keys: Vec::new() }
+                Self { peers, $($aspect: true,)+ keys: Vec::new(), objects: Vec::new() }
             }
 
             /// Returns true if no computed value can change. Keys may have been rewritten with the same
@@ -45,6 +49,7 @@ macro_rules! aspects {
                 self.peers.addrs.extend(later.peers.addrs);
                 $(self.$aspect |= later.$aspect;)+
                 self.keys.extend(later.keys);
+                self.objects.extend(later.objects);
             }
         }
     };
@@ -66,6 +71,8 @@ aspects! {
     node,
     /// Other hosts: their existence, addresses and BGP values.
     hosts,
+    /// Inputs of the VXLAN: ends of hosts, owners of blocks, and borrowed addresses.
+    vxlan,
     /// Export filters, including BIRD's.
     filters,
     /// Endpoints of any host, including this one.
@@ -78,6 +85,8 @@ aspects! {
     ready,
     /// IPAM configuration.
     ipam,
+    /// Live migrations, or the state of one of this host's endpoints in them.
+    migrations,
     /// The list of values that cannot be parsed.
     invalid_keys,
 }
@@ -99,6 +108,17 @@ impl ChangedPeers {
     pub fn any(&self) -> bool {
         self.all || !self.addrs.is_empty()
     }
+}
+
+/// An object of a Calico 3 store that was written or deleted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChangedObject {
+    /// Key of the object.
+    pub key: ObjectKey,
+    /// Revision of the write or deletion.
+    pub revision: Revision,
+    /// True if the object was deleted.
+    pub deleted: bool,
 }
 
 /// A key that was written or deleted.

@@ -6,6 +6,7 @@ use tortie_config::Resource;
 use tortie_config::key::{BgpItem, IpFamily, Key, Scope};
 
 use super::changes::ModelChanges;
+use super::host::HostItem;
 use super::state::{Effective, Model};
 use super::value::Value;
 
@@ -22,7 +23,12 @@ impl Model {
         let changed = value(before) != value(after);
         match key {
             Key::Ready | Key::Schema => changes.ready |= changed,
-            Key::Setting(scope, _) => changes.settings |= changed && self.applies(scope),
+            Key::Setting(scope, _) => {
+                changes.settings |= changed && self.applies(scope);
+                // A MAC address that cannot be read withholds the end of its host, until the key is deleted.
+                let appeared = before.is_some() != after.is_some();
+                changes.vxlan |= (changed || appeared) && HostItem::of(key).is_some();
+            }
             Key::BirdIp { .. } | Key::HostMetadata { .. } => changes.hosts |= changed,
             // For own endpoints the revision matters too, because other threads wait until a revision is
             // applied.
@@ -30,14 +36,23 @@ impl Model {
                 changes.endpoints = true;
                 changes.own_endpoints |= endpoint.host() == self.node;
             }
-            Key::Profile { .. } | Key::TierMetadata { .. } | Key::Policy { .. } => changes.policy |= changed,
+            Key::Profile { .. }
+            | Key::TierMetadata { .. }
+            | Key::Policy { .. }
+            | Key::Tier { .. }
+            | Key::NetworkSet { .. } => changes.policy |= changed,
             Key::Pool(_) => {
                 changes.pools |= changed;
                 changes.originated |= changed;
             }
             Key::IpamConfig => changes.ipam |= changed,
             // Every address allocation rewrites its block, while routing depends only on the block's owner.
-            Key::Block(_) => changes.originated |= owner(before) != owner(after),
+            Key::Block(_) => {
+                let (old, new) = (owner(before), owner(after));
+                let ours = [old, new].into_iter().flatten().any(|(host, _)| host == Some(self.node.as_str()));
+                changes.originated |= ours && old != new;
+                changes.vxlan |= locations(before) != locations(after);
+            }
             Key::Affinity { host, .. } if *host == self.node => {
                 changes.affinities = true;
                 changes.originated = true;
@@ -45,6 +60,15 @@ impl Model {
             // A host filter that cannot be parsed still exists, and hides the global one of the same name.
             Key::Bgp(scope, BgpItem::Filter(_)) => {
                 changes.filters |= (changed || before.is_some() != after.is_some()) && self.applies(scope);
+            }
+            Key::LiveMigration { .. } => changes.migrations |= changed || before.is_some() != after.is_some(),
+            Key::BgpFilter(_) => changes.filters |= changed || before.is_some() != after.is_some(),
+            // The revision counts too: it is that of the service ranges.
+            Key::BgpConfiguration => {
+                changes.originated = true;
+                changes.settings |= changed;
+                changes.node |= changed;
+                changes.peers.all |= changed;
             }
             Key::Bgp(scope, item) if changed => self.mark_bgp(scope, item, before, after, changes),
             _ => {}
@@ -116,6 +140,18 @@ fn owner(effective: Option<&Effective>) -> Option<(Option<&str>, u64)> {
     let effective = effective?;
     match &**effective.value.as_ref()?.resource()? {
         Resource::Block(block) => Some((block.host(), effective.created)),
+        _ => None,
+    }
+}
+
+/// Owner of a block, and the addresses by ordinal that other hosts hold.
+type Locations<'a> = (Option<&'a str>, Vec<(u32, &'a str)>);
+
+/// Returns where the addresses of a block are: its owner, and the holders of single addresses that another
+/// host may have.
+fn locations(effective: Option<&Effective>) -> Option<Locations<'_>> {
+    match &**effective?.value.as_ref()?.resource()? {
+        Resource::Block(block) => Some((block.host(), block.borrowed().collect())),
         _ => None,
     }
 }

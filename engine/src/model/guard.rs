@@ -3,8 +3,8 @@
 //! The model always follows the store. While the guard reports a freeze, nothing is computed from the model:
 //! sessions, kernel routes and rules stay as they are. The conditions are:
 //!
-//! - the store belongs to Calico 3 (`calico-3`), which cannot be accepted: the v1 model does not contain its
-//!   workloads;
+//! - the store has another data model than the one that the current state came from (`calico-3`): objects of
+//!   Calico 3 appeared in a v1 store, or all of them are gone;
 //! - another machine runs under this host's name (`duplicate-node`), or this host runs under another name
 //!   than the one that its workloads are registered for (`host-renamed`);
 //! - the store requires a later schema (`newer-schema`), which cannot be accepted;
@@ -21,9 +21,11 @@
 //! `Ready`. The loss of one single host or endpoint never counts as "more than half": in a small network it
 //! is a container that ended while the store was unreachable.
 
+use tortie_config::Dialect;
+use tortie_config::key::Key;
+
 use super::state::Model;
 use super::value::Ready;
-use tortie_store::{CALICO_3, CALICO_3_NEXT};
 
 /// Number of objects of each kind whose loss must not go unnoticed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
@@ -65,6 +67,10 @@ const ACCEPT: &str = "tortie store accept, if the store is right as it is";
 const ACCEPT_EARLIER: &str =
     "tortie store accept, after the lost keys were written again (tortie history shows the last changes)";
 
+/// Next step for a store whose data model changed.
+const OTHER_MODEL: &str = "tortie store ls /calico/resources/v3/; tortie store accept follows the store as it is now, and --data-model \
+                           v1 ignores these keys";
+
 /// State of the freeze conditions, updated by relists, deltas and the agent.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Guard {
@@ -76,9 +82,15 @@ pub struct Guard {
     other_store: Option<String>,
     /// Object counts before a relist that lost too many.
     before_loss: Option<ObjectCounts>,
-    /// True if the store has objects of Calico 3.
+    /// Data model of the store that the current state came from; `None` before the first snapshot.
     #[serde(default)]
-    calico_3: bool,
+    dialect: Option<Dialect>,
+    /// Data model that the store has now, before its entries were read.
+    #[serde(default)]
+    announced: Option<Dialect>,
+    /// True if the agent only observes, and may follow any store.
+    #[serde(default)]
+    observes: bool,
     /// Proof that the store was restored to an earlier state.
     #[serde(default)]
     put_back: Option<String>,
@@ -110,10 +122,10 @@ pub enum Unexplained {
 }
 
 impl Guard {
-    /// Creates a guard without a reference state.
+    /// Creates a guard without a reference state. One that observes follows a change of the data model.
     #[must_use]
-    pub fn new() -> Self {
-        Self::default()
+    pub fn new(observes: bool) -> Self {
+        Self { observes, ..Self::default() }
     }
 
     /// Updates the guard after each [`Model::apply`].
@@ -128,6 +140,11 @@ impl Guard {
             store_id.clone_into(&mut self.store_id);
         }
         self.other_store = (self.store_id != store_id).then(|| store_id.to_owned());
+        self.announced = None;
+        if self.observes {
+            self.dialect = None;
+        }
+        self.dialect.get_or_insert(model.dialect());
         let reference = self.before_loss.unwrap_or(before);
         if loss_text(&reference, &model.object_counts()).is_some() {
             self.before_loss = Some(reference);
@@ -135,9 +152,9 @@ impl Guard {
         self.observe(model);
     }
 
-    /// Records that the store has objects of Calico 3, or no longer has any.
-    pub fn set_calico_3(&mut self, found: bool) {
-        self.calico_3 = found;
+    /// Records the data model that the store has now; its entries follow.
+    pub fn set_dialect(&mut self, now: Dialect) {
+        self.announced = Some(now);
     }
 
     /// Records that the store was restored to an earlier state, with the proof.
@@ -164,13 +181,14 @@ impl Guard {
     /// Returns a freeze because this host, under this name, should not use this store.
     fn wrong_place(&self, model: &Model) -> Option<Freeze> {
         let node = model.node();
-        if self.calico_3 {
-            let text = format!(
-                "{CALICO_3}: nothing is written, allocated, announced or programmed, and the state in force \
-                 stays as it is"
-            );
-            let next = format!("tortie agent --kernel observe compares without writing; {CALICO_3_NEXT}");
-            return Some(Freeze { cache_counts: false, ..Freeze::new("calico-3", text, &next) });
+        let now = self.announced.unwrap_or(model.dialect());
+        if self.dialect.is_some_and(|dialect| dialect != now) && !self.observes {
+            let found = match now {
+                Dialect::V3 => "objects of Calico 3 appeared in this store of the v1 data model",
+                Dialect::V1 => "this store of Calico 3 has no objects any more",
+            };
+            let text = format!("{found}: everything stays as it is until `tortie store accept`");
+            return Some(Freeze { cache_counts: false, ..Freeze::new("calico-3", text, OTHER_MODEL) });
         }
         if let Some(twin) = &self.twin {
             let text = format!("{twin}: everything stays as it is until one of them has another name");
@@ -239,12 +257,35 @@ impl Guard {
             Ready::Absent if !self.was_ready => None,
             Ready::Absent => Some(Freeze::new(
                 "ready-vanished",
-                "/calico/v1/Ready is gone: everything stays as it is until it is `true` again or `tortie store accept`".to_owned(),
+                format!(
+                    "{} is gone: everything stays as it is until it is `true` again or `tortie store accept`",
+                    model.name_of(&Key::Ready)
+                ),
                 ACCEPT,
+            )),
+            Ready::Other(_) if model.lacks_cluster() => Some(Freeze::new(
+                "not-ready",
+                format!(
+                    "there is no {}, which says that the store is ready: everything stays as it is until \
+                     there is one",
+                    model.name_of(&Key::Ready)
+                ),
+                "tortie agent in program mode creates it, if it starts on a store that never had one",
+            )),
+            Ready::Other(_) if model.dialect() == Dialect::V3 => Some(Freeze::new(
+                "not-ready",
+                format!(
+                    "{} has not `datastoreReady: true`: everything stays as it is until it has",
+                    model.name_of(&Key::Ready)
+                ),
+                "calicoctl datastore migrate unlock, when the process that locked the store has finished",
             )),
             Ready::Other(value) => Some(Freeze::new(
                 "not-ready",
-                format!("/calico/v1/Ready is `{value}`: everything stays as it is until it is `true` again"),
+                format!(
+                    "{} is `{value}`: everything stays as it is until it is `true` again",
+                    model.name_of(&Key::Ready)
+                ),
                 "tortie store put /calico/v1/Ready true, when the process that cleared it has finished",
             )),
         }
@@ -252,6 +293,9 @@ impl Guard {
 
     /// Accepts the current state of the store on behalf of an operator.
     pub fn accept(&mut self, model: &Model) {
+        if self.announced.is_none() && self.dialect.is_some() {
+            self.dialect = Some(model.dialect());
+        }
         if let Some(store_id) = self.other_store.take() {
             self.store_id = store_id;
         }

@@ -3,8 +3,8 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use tortie_config::key::{BgpItem, IpFamily, Key};
-use tortie_config::resource::Asn;
+use tortie_config::key::{BgpItem, IpFamily, Key, Scope};
+use tortie_config::resource::{Asn, MacAddr};
 use tortie_net::Cidr;
 
 use super::slot::Slot;
@@ -21,12 +21,25 @@ pub(super) enum HostItem {
     LogLevel,
     BirdIp,
     Metadata,
+    VxlanAddress(IpFamily),
+    VxlanMac(IpFamily),
 }
+
+/// Settings that the model keeps of every host, since they identify its end of the VXLAN.
+const OF_ALL_HOSTS: [(&str, HostItem); 4] = [
+    ("IPv4VXLANTunnelAddr", HostItem::VxlanAddress(IpFamily::V4)),
+    ("IPv6VXLANTunnelAddr", HostItem::VxlanAddress(IpFamily::V6)),
+    ("VXLANTunnelMACAddr", HostItem::VxlanMac(IpFamily::V4)),
+    ("VXLANTunnelMACAddrV6", HostItem::VxlanMac(IpFamily::V6)),
+];
 
 impl HostItem {
     /// Returns the host and the item that a key refers to; `None` for other keys.
     pub(super) fn of(key: &Key) -> Option<(&str, Self)> {
         Some(match key {
+            Key::Setting(Scope::Host(host), name) => {
+                (host, OF_ALL_HOSTS.iter().find(|(setting, _)| setting == name)?.1)
+            }
             Key::BirdIp { host } => (host, Self::BirdIp),
             Key::HostMetadata { host } => (host, Self::Metadata),
             Key::Bgp(scope, item) => {
@@ -50,6 +63,10 @@ impl HostItem {
         let item = match self {
             Self::BirdIp => return Key::BirdIp { host: host.to_owned() },
             Self::Metadata => return Key::HostMetadata { host: host.to_owned() },
+            Self::VxlanAddress(_) | Self::VxlanMac(_) => {
+                let name = OF_ALL_HOSTS.iter().find(|(_, item)| *item == self).map_or("", |(name, _)| *name);
+                return Key::Setting(Scope::Host(host.to_owned()), name.to_owned());
+            }
             Self::Address(family) => BgpItem::Address(family),
             Self::Network(family) => BgpItem::Network(family),
             Self::AsNum => BgpItem::AsNum,
@@ -60,6 +77,10 @@ impl HostItem {
         Key::bgp_host(host, item)
     }
 }
+
+/// The MAC address of a host cannot be parsed, so packets to the host cannot be addressed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UnreadableMac;
 
 /// Addresses, networks, AS number, port, cluster id and other short values of one host. A host exists in the
 /// model while it has at least one of them.
@@ -127,6 +148,28 @@ impl Host {
         match self.value(HostItem::BirdIp) {
             Some(Value::Address(Some(IpAddr::V4(addr)))) => Some(*addr),
             _ => None,
+        }
+    }
+
+    /// Returns the host's address in the VXLAN of a family.
+    #[must_use]
+    pub fn vxlan_addr(&self, family: IpFamily) -> Option<IpAddr> {
+        match self.value(HostItem::VxlanAddress(family)) {
+            Some(Value::Address(addr)) => *addr,
+            _ => None,
+        }
+    }
+
+    /// Returns the stored MAC address of the host's VXLAN device; `Ok(None)` if the one that its name gives
+    /// applies.
+    ///
+    /// # Errors
+    /// A MAC address is stored and cannot be parsed.
+    pub fn vxlan_mac(&self, family: IpFamily) -> Result<Option<MacAddr>, UnreadableMac> {
+        match self.slot(HostItem::VxlanMac(family)).map(Slot::value) {
+            None => Ok(None),
+            Some(Some(Value::Mac(mac))) => Ok(*mac),
+            Some(_) => Err(UnreadableMac),
         }
     }
 

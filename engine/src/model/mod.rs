@@ -8,24 +8,26 @@
 //! ```text
 //!  store::Snapshot --replace--+                         host.rs: small values of each host
 //!                             +--> Model --> Changes    slot.rs: current key, older paths, last good value
-//!  store::Delta -----apply----+      |
+//!  store::Delta -----apply----+      |                  projection.rs: Calico 3's objects become entries
 //!                                    +--read.rs--> routing, policy, status
 //! ```
 //!
 //! An error in one key affects only that key: if a value cannot be parsed, the last good one stays in force,
 //! and the key is listed in [`Model::invalid_keys`]. Malformed keys are listed there too. Keys of other
-//! systems are counted, and settings of other hosts are ignored. A value may exist under its current key and
+//! systems are counted, and settings of other hosts are ignored, except those of their ends of the VXLAN. A value may exist under its current key and
 //! under an older path: both are kept, and the current key takes precedence.
 //!
 //! A model that followed deltas equals one that was loaded from a snapshot of the same revision, except for
 //! last good values, which a snapshot does not contain.
 
 mod attached;
+mod calico3;
 mod changes;
 mod effect;
 pub mod endpoint_name;
 mod guard;
 mod host;
+mod projection;
 mod read;
 mod scope;
 #[cfg(test)]
@@ -36,10 +38,13 @@ mod state;
 pub(crate) mod tests;
 mod value;
 
-pub use attached::{AttachedRoute, host_of_affinities, unexplained};
-pub use changes::{ChangedKey, ChangedPeers, ModelChanges};
+pub use attached::{AttachedRoute, host_of_affinities, unexplained, workload_routes};
+pub use calico3::LiveMigrationSettings;
+pub(crate) use calico3::is_of_openstack;
+pub use changes::{ChangedKey, ChangedObject, ChangedPeers, ModelChanges};
 pub use guard::{Freeze, Guard, ObjectCounts, Unexplained};
-pub use host::Host;
+pub use host::{Host, UnreadableMac};
+pub use projection::{is_projected, key_value, projected, raw_entry};
 pub use read::{FilterValue, StoredValue};
 pub use scope::{WatchPart, watch_scope};
 pub use state::{InvalidKey, Model};

@@ -1,7 +1,7 @@
 //! Keys that an agent lists and watches.
 //!
 //! 5,000 agents must not receive each other's writes, so an agent watches its own affinities and blocks, and
-//! never those of other hosts. The key of a block contains its prefix, not its host, so the own blocks are
+//! not those of other hosts (with a VXLAN pool it must: routes come from the blocks of all hosts). The key of a block contains its prefix, not its host, so the own blocks are
 //! single keys that the own affinities name, and their set changes. Two feeds handle this:
 //!
 //! - the **main** feed watches the fixed prefixes of [`watch_scope`]; it starts once;
@@ -17,6 +17,7 @@
 
 use tortie_config::key::{Key, prefix};
 use tortie_net::Cidr;
+use tortie_store::DataModel;
 
 use super::state::Model;
 
@@ -52,17 +53,23 @@ fn is_block(text: &str) -> bool {
         .is_some_and(|rest| rest.starts_with("ipv4/") || rest.starts_with("ipv6/"))
 }
 
-/// Returns the prefixes of an agent's main feed.
+/// Returns the prefixes of an agent's main feed. Keys of both data models are watched, so that a store that
+/// changes from one to the other, or has both, is noticed; objects only if the operator did not exclude them.
 #[must_use]
-pub fn watch_scope(node: &str) -> Vec<String> {
-    prefix::watched_by(node)
+pub fn watch_scope(node: &str, choice: DataModel) -> Vec<String> {
+    let mut prefixes = prefix::watched_by(node);
+    prefixes.retain(|prefix| choice != DataModel::V1 || prefix != prefix::CALICO_3);
+    prefixes
 }
 
 impl Model {
     /// Returns the keys of the block feed: the blocks for which this host has an affinity in any state,
-    /// sorted.
+    /// sorted; the prefixes of all blocks if a pool uses VXLAN.
     #[must_use]
     pub fn block_scope(&self) -> Vec<String> {
+        if self.has_vxlan_pool() {
+            return ["ipv4/", "ipv6/"].map(|family| format!("{}{family}", prefix::BLOCKS)).into();
+        }
         let blocks = self.affinities(&self.node).map(|stored| *stored.key);
         blocks.map(|block: Cidr| Key::Block(block).to_string()).collect()
     }

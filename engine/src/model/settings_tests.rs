@@ -49,11 +49,13 @@ const FLAGS: &[&str] = &["maybe", "2", "-1", "true\u{0}", "\u{1b}[2J"];
 const TIMES: &[&str] =
     &["-1", "1e9", "inf", "NaN", "31536001", "9999999999999999999", "18446744073709551615", "soon"];
 const PORTS: &[&str] = &["0", "65536", "-1", "80,81"];
+const MTUS: &[&str] = &["1", "67", "65536", "-1", "big"];
+const MACS: &[&str] = &["00:00:00:00:00:00", "01:00:5e:00:00:01", "66:00:00:00:00", "host"];
 const SEVERITIES: &[&str] = &["loud", "debug,info", "\u{7}"];
 
 const TABLE: &[Row] = &[
     row("Ipv6Support", Kernel, "false", FLAGS, &["true"]),
-    row("IpInIpEnabled", Kernel, "true", FLAGS, &["false"]),
+    row("IpInIpEnabled", Kernel, "true", FLAGS, &["false", "none"]),
     row("IpInIpMtu", Kernel, "1400", &["1", "67", "65536", "-1", "4294967296", "big"], &["68", "65535", "0"]),
     row(
         "IpInIpTunnelAddr",
@@ -71,6 +73,36 @@ const TABLE: &[Row] = &[
         ],
         &["none"],
     ),
+    row("VXLANEnabled", Kernel, "true", FLAGS, &["false", "none"]),
+    row("VXLANMTU", Kernel, "1400", MTUS, &["68", "65535", "0"]),
+    row("VXLANMTUV6", Kernel, "1400", MTUS, &["68", "65535", "0"]),
+    row("VXLANPort", Kernel, "8472", PORTS, &["1", "65535"]),
+    row("VXLANVNI", Kernel, "1", &["0", "16777216", "4294967295", "-1"], &["16777215"]),
+    row("AllowVXLANPacketsFromWorkloads", Kernel, "true", FLAGS, &["false"]),
+    row(
+        "ExternalNodesCIDRList",
+        Kernel,
+        "192.0.2.1,2001:db8::/64",
+        &["192.0.2.1,", "192.0.2.0/33", "host", "192.0.2.1 192.0.2.2"],
+        &["0.0.0.0/0", "none"],
+    ),
+    row("MTUIfacePattern", File, "^bond", &["bond(", "(a{1000}){1000}"], &["^(eth|en).*$"]),
+    row(
+        "IPv4VXLANTunnelAddr",
+        Kernel,
+        "10.65.0.1",
+        &["0.0.0.0", "127.0.0.1", "::1", "10.65.0.1/32"],
+        &["none"],
+    ),
+    row(
+        "IPv6VXLANTunnelAddr",
+        Kernel,
+        "fd00::1",
+        &["::", "::1", "fe80::1", "ff02::1", "10.65.0.1"],
+        &["none"],
+    ),
+    row("VXLANTunnelMACAddr", Kernel, "66:00:00:00:00:01", MACS, &["none"]),
+    row("VXLANTunnelMACAddrV6", Kernel, "66:00:00:00:00:01", MACS, &["none"]),
     row(
         "InterfacePrefix",
         Kernel,
@@ -127,6 +159,7 @@ const TABLE: &[Row] = &[
     row("ReportingTTLSecs", Process, "7", TIMES, &["0", "31536000", "0.000001"]),
     row("EndpointReportingEnabled", Process, "true", FLAGS, &["false"]),
     row("EndpointReportingDelaySecs", Process, "7", TIMES, &["0", "31536000"]),
+    row("OpenstackRegion", Process, "r-1", &["R1", "a/b", "-a", "a-"], &["none"]),
     row("RouteRefreshInterval", Nothing, "7", TIMES, &["0"]),
     row("IptablesRefreshInterval", Nothing, "7", TIMES, &["0"]),
     row("IpsetsRefreshInterval", Nothing, "7", TIMES, &["0"]),
@@ -210,5 +243,8 @@ fn bounds(model: &Model) {
         assert!(time == Duration::ZERO || time >= Duration::from_micros(1), "{time:?}");
     }
     assert!(settings.interface_prefix.iter().all(|prefix| (1..=15).contains(&prefix.len())));
-    assert!(settings.ip_in_ip_mtu.is_none_or(|mtu| (68..=65_535).contains(&mtu)));
+    for mtu in [settings.ip_in_ip_mtu, settings.vxlan_mtu, settings.vxlan_mtu_v6] {
+        assert!(mtu.is_none_or(|mtu| (68..=65_535).contains(&mtu)));
+    }
+    assert!((1..1 << 24).contains(&settings.vxlan_vni) && settings.vxlan_port > 0);
 }

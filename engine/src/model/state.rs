@@ -5,14 +5,15 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use tortie_config::key::{BgpItem, EndpointKey, Key, Scope};
-use tortie_config::{Resource, Selector};
+use tortie_config::{Dialect, Resource, Selector};
 use tortie_net::Cidr;
 
-use tortie_store::{Cached, Change, Delta, KeyValue, Revision, Snapshot};
+use tortie_store::{Change, Delta, KeyValue, Revision, Snapshot};
 
 use super::changes::{ChangedKey, ModelChanges};
 use super::host::Host;
 use super::host::HostItem;
+use super::projection::ProjectedStore;
 use super::scope::WatchPart;
 use super::slot::{Slot, Spelling};
 use super::value::Value;
@@ -22,6 +23,8 @@ use super::value::Value;
 pub struct Model {
     /// Name of the host that this model is for.
     pub(super) node: String,
+    /// Objects of a Calico 3 store, from which the entries are computed; `None` for a v1 store.
+    pub(super) projected: Option<Arc<ProjectedStore>>,
     pub(super) hosts: BTreeMap<Arc<str>, Host>,
     /// Hosts by address, sorted by name; almost always one host per address.
     pub(super) hosts_by_address: BTreeMap<IpAddr, Vec<Arc<str>>>,
@@ -71,11 +74,31 @@ impl InvalidKey {
     }
 }
 
+/// What of an entry is parsed already.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Parsed {
+    /// The parsed key, if the text of the key is its canonical one.
+    pub(super) key: Option<Key>,
+    /// The resource, instead of a value.
+    pub(super) resource: Option<Arc<Resource>>,
+}
+
+/// A written entry, with its resource if that is known already.
+#[derive(Debug, Clone, Copy)]
+struct Put<'a> {
+    kv: &'a KeyValue,
+    parsed: Option<&'a Arc<Resource>>,
+}
+
 /// Returns the selector of a policy whose value cannot be parsed as a whole.
-fn selector_of(key: &Key, value: &[u8]) -> Option<Selector> {
+fn selector_of(dialect: Dialect, key: &Key, value: &[u8]) -> Option<Selector> {
     let Key::Policy { .. } = key else { return None };
     let value: serde_json::Value = serde_json::from_slice(value).ok()?;
-    value.get("selector")?.as_str()?.parse().ok()
+    let text = value.get("selector")?.as_str()?;
+    match dialect {
+        Dialect::V1 => Selector::parse_v1(text).ok(),
+        Dialect::V3 => text.parse().ok(),
+    }
 }
 
 impl Model {
@@ -84,6 +107,7 @@ impl Model {
     pub fn new(node: &str) -> Self {
         Self {
             node: node.to_owned(),
+            projected: None,
             hosts: BTreeMap::new(),
             hosts_by_address: BTreeMap::new(),
             hosts_by_network: BTreeMap::new(),
@@ -101,18 +125,9 @@ impl Model {
         }
     }
 
-    /// Loads the agent's cache from disk: first the last good values, then the unreadable values that leave
-    /// them in force.
-    pub fn restore(&mut self, cached: &Cached) {
-        let snapshot = &cached.snapshot;
-        self.replace(WatchPart::All, snapshot);
-        let changes = cached.unreadable.iter().cloned().map(Change::Put).collect();
-        self.apply(&Delta { revision: snapshot.revision, changes });
-    }
-
-    /// Applies one transaction of the store. A change that is not newer than the known state of its key is
+    /// Applies one transaction of entries. A change that is not newer than the known state of its key is
     /// ignored, because a watch may repeat changes.
-    pub fn apply(&mut self, delta: &Delta) -> ModelChanges {
+    pub(crate) fn apply_entries(&mut self, delta: &Delta) -> ModelChanges {
         let mut changes = ModelChanges::default();
         for change in &delta.changes {
             let text = match change {
@@ -140,6 +155,7 @@ impl Model {
                         None => known.is_some_and(|revision| delta.revision > revision),
                     };
                     if newer {
+                        let put = put.map(|kv| Put { kv, parsed: None });
                         self.set(key, &spelling, text, put, delta.revision, &mut changes);
                     }
                 }
@@ -174,19 +190,20 @@ impl Model {
             hosts_by_peer: BTreeMap::new(),
             store_id: self.store_id.clone(),
             blocks_store_id: self.blocks_store_id.clone(),
+            projected: self.projected.clone(),
             ..*self
         }
     }
 
-    /// Marks all revisions as those of another history, so that the next snapshot is parsed completely.
-    pub fn forget_revisions(&mut self) {
-        self.store_id.clear();
-        self.blocks_store_id.clear();
-    }
-
-    /// Applies a snapshot that contains every key of `part`, and returns the differences. Keys that are
-    /// missing from it are removed, and keys with an unchanged revision are not parsed again.
-    pub fn replace(&mut self, part: WatchPart, snapshot: &Snapshot) -> ModelChanges {
+    /// Applies a snapshot that contains every entry of `part`, and returns the differences. Keys that are
+    /// missing from it are removed, and keys with an unchanged revision are not parsed again. `parsed` says what is
+    /// parsed of the entries already, in their order.
+    pub(super) fn replace_entries(
+        &mut self,
+        part: WatchPart,
+        snapshot: &Snapshot,
+        parsed: Vec<Parsed>,
+    ) -> ModelChanges {
         let mut changes = ModelChanges::default();
         let same_store = match part {
             WatchPart::Blocks => self.blocks_store_id == snapshot.store_id,
@@ -194,8 +211,13 @@ impl Model {
         };
         let mut seen: HashSet<&str> = HashSet::with_capacity(snapshot.entries.len());
         let mut unknown = 0;
-        for kv in snapshot.entries.iter().filter(|kv| part.covers(&kv.key)) {
-            match self.classify(&kv.key) {
+        let parsed = parsed.into_iter().chain(std::iter::repeat_with(Parsed::default));
+        for (kv, parsed) in snapshot.entries.iter().zip(parsed).filter(|(kv, _)| part.covers(&kv.key)) {
+            let class = match parsed.key {
+                Some(key) => self.classify_key(key, None),
+                None => self.classify(&kv.key),
+            };
+            match class {
                 KeyClass::Ignored => {}
                 KeyClass::Unknown => unknown += 1,
                 KeyClass::Malformed(error) => {
@@ -204,9 +226,10 @@ impl Model {
                 }
                 KeyClass::Typed(key, spelling) => {
                     seen.insert(&kv.key);
-                    let known = self.slot(&key).and_then(|slot| slot.under(&spelling)).map(|e| e.revision);
-                    if !same_store || known != Some(kv.mod_revision) {
-                        self.set(key, &spelling, &kv.key, Some(kv), snapshot.revision, &mut changes);
+                    let stored = self.slot(&key).and_then(|slot| slot.under(&spelling)).map(|e| e.revision);
+                    if !same_store || stored != Some(kv.mod_revision) {
+                        let put = Put { kv, parsed: parsed.resource.as_ref() };
+                        self.set(key, &spelling, &kv.key, Some(put), snapshot.revision, &mut changes);
                     }
                 }
             }
@@ -241,15 +264,20 @@ impl Model {
         key: Key,
         spelling: &Spelling,
         text: &str,
-        put: Option<&KeyValue>,
+        put: Option<Put<'_>>,
         revision: Revision,
         changes: &mut ModelChanges,
     ) {
         let before = self.effective(&key);
         let hosts = self.hosts.len();
+        let dialect = self.dialect();
         match put {
-            Some(kv) => {
-                let (read, error) = match Value::read(&key, &kv.value) {
+            Some(Put { kv, parsed }) => {
+                let read = match parsed {
+                    Some(resource) => Ok(Value::Resource(Arc::clone(resource))),
+                    None => Value::read(dialect, &key, &kv.value),
+                };
+                let (read, error) = match read {
                     Ok(value) => (Some(value), None),
                     Err(error) => (None, Some(error)),
                 };
@@ -258,7 +286,7 @@ impl Model {
                 let last_good = slot.under(spelling).is_some_and(|entry| entry.value.is_some());
                 let revision = kv.mod_revision;
                 let problem = error.map(|error| {
-                    let selector = selector_of(&key, &kv.value);
+                    let selector = selector_of(dialect, &key, &kv.value);
                     InvalidKey { key: text.to_owned(), error, revision, last_good, selector }
                 });
                 self.set_invalid(text, problem, changes);
@@ -284,7 +312,7 @@ impl Model {
         changes.keys.push(ChangedKey {
             key: Some(key),
             text: text.to_owned(),
-            revision: put.map_or(revision, |kv| kv.mod_revision),
+            revision: put.map_or(revision, |put| put.kv.mod_revision),
             deleted: put.is_none(),
         });
     }
@@ -482,20 +510,37 @@ enum KeyClass {
 
 impl Model {
     fn classify(&self, text: &str) -> KeyClass {
-        let key = match Key::parse(text) {
-            Ok(key) => key,
-            Err(error) => return KeyClass::Malformed(error.problem),
-        };
+        match Key::parse(text) {
+            Ok(key) => self.classify_key(key, Some(text)),
+            Err(error) => KeyClass::Malformed(error.problem),
+        }
+    }
+
+    /// Classifies a parsed key. `text` is its text as stored; `None` if that is the canonical one.
+    fn classify_key(&self, key: Key, text: Option<&str>) -> KeyClass {
         match key {
             Key::Unknown(_) => KeyClass::Unknown,
             Key::Marker { .. } | Key::Felix { .. } | Key::TortieStatus { .. } | Key::Docker { .. } => {
                 KeyClass::Ignored
             }
+            // In a v1 store nobody writes these.
+            Key::Tier { .. } | Key::NetworkSet { .. } | Key::LiveMigration { .. }
+                if self.dialect() == Dialect::V1 =>
+            {
+                KeyClass::Unknown
+            }
             // Only that host reads its own settings; there may be a dozen for each of thousands of hosts.
-            Key::Setting(Scope::Host(host), _) if host != self.node => KeyClass::Ignored,
-            Key::Legacy(old) => KeyClass::Typed(old.canonical().clone(), Spelling::Legacy(text.into())),
-            key if key.to_string() == text => KeyClass::Typed(key, Spelling::Canonical),
-            key => KeyClass::Typed(key, Spelling::Variant(text.into())),
+            Key::Setting(Scope::Host(ref host), _) if *host != self.node && HostItem::of(&key).is_none() => {
+                KeyClass::Ignored
+            }
+            key @ Key::Legacy(_) => {
+                let text = text.map_or_else(|| key.to_string(), str::to_owned);
+                KeyClass::Typed(key.canonical().clone(), Spelling::Legacy(text.into()))
+            }
+            key => match text.filter(|text| key.to_string() != *text) {
+                Some(text) => KeyClass::Typed(key, Spelling::Variant(text.into())),
+                None => KeyClass::Typed(key, Spelling::Canonical),
+            },
         }
     }
 }

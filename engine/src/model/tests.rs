@@ -34,6 +34,11 @@ const NETWORK: &[(&str, &str)] = &[
 const ENDPOINT: &str = r#"{"state":"active","name":"cali0","ipv4_nets":["10.0.1.2/32"]}"#;
 const BLOCK_1: &str = r#"{"affinity":"host:h1","allocations":[null,null,null,null],"attributes":[]}"#;
 
+const BLOCK_2: &str = r#"{"affinity":"host:h2","allocations":[null,null,null,null],"attributes":[]}"#;
+/// A block of `h2` with an address of `h1` and one of `h3`.
+const LENT: &str = r#"{"affinity":"host:h2","allocations":[null,0,1,null],"attributes":[
+    {"secondary":{"node":"h1"}},{"secondary":{"node":"h3"}}]}"#;
+
 fn loaded() -> Model {
     let mut model = Model::new("h1");
     model.replace(WatchPart::All, &snapshot(10, NETWORK));
@@ -309,7 +314,7 @@ mod guard {
     }
 
     fn started(entries: &[(&str, &str)]) -> (Guard, Model) {
-        let (mut guard, mut model) = (Guard::new(), Model::new("h1"));
+        let (mut guard, mut model) = (Guard::new(false), Model::new("h1"));
         model.replace(WatchPart::All, &snapshot(10, entries));
         guard.after_replace(ObjectCounts::default(), &model, "s1");
         (guard, model)
@@ -400,8 +405,18 @@ mod guard {
 /// Keys of every kind that routing reads, each with good values and an invalid one.
 pub(crate) const KEYS: &[(&str, &[&str])] = &[
     ("/calico/v1/Ready", &["true", "false"]),
-    ("/calico/v1/ipam/v4/pool/10.0.0.0-16", &["{}", r#"{"ipip":"tunl0"}"#, r#"{"ipipp":"tunl0"}"#, "!"]),
-    ("/calico/v1/ipam/v6/pool/fd00::-48", &["{}", r#"{"disabled":true}"#, "!"]),
+    (
+        "/calico/v1/ipam/v4/pool/10.0.0.0-16",
+        &[
+            "{}",
+            r#"{"ipip":"tunl0"}"#,
+            r#"{"ipipp":"tunl0"}"#,
+            r#"{"vxlan_mode":"always"}"#,
+            r#"{"vxlan_mode":"cross-subnet"}"#,
+            "!",
+        ],
+    ),
+    ("/calico/v1/ipam/v6/pool/fd00::-48", &["{}", r#"{"disabled":true}"#, r#"{"vxlan_mode":"always"}"#, "!"]),
     ("/calico/bgp/v1/global/as_num", &["64512", "65000", "!"]),
     ("/calico/bgp/v1/global/node_mesh", &[r#"{"enabled":false}"#, r#"{"enabled":true,"password":"x"}"#, "!"]),
     ("/calico/v1/config/bgp_node_mesh", &[r#"{"enabled":false}"#, r#"{"enabled":true}"#, "!"]),
@@ -448,11 +463,22 @@ pub(crate) const KEYS: &[(&str, &[&str])] = &[
     ("/calico/v1/config/IpInIpMtu", &["1400", "!"]),
     ("/calico/v1/config/IpInIpMto", &["1400"]),
     ("/calico/v1/host/h1/config/IpInIpTunnelAddr", &["10.0.0.7", "!"]),
+    ("/calico/v1/config/VXLANEnabled", &["true", "false", "!"]),
+    ("/calico/v1/config/VXLANPort", &["8472", "!"]),
+    ("/calico/v1/host/h1/config/IPv4VXLANTunnelAddr", &["10.0.7.1", "192.0.2.2", "", "!"]),
+    ("/calico/v1/host/h1/config/VXLANTunnelMACAddr", &["66:00:00:00:00:01", "!"]),
+    ("/calico/v1/host/h2/config/IPv4VXLANTunnelAddr", &["10.0.7.2", "10.0.7.3", "10.0.7.1", "", "!"]),
+    ("/calico/v1/host/h2/config/VXLANTunnelMACAddr", &["66:00:00:00:00:02", "66:00:00:00:00:01", "", "!"]),
+    ("/calico/v1/host/h2/config/IPv6VXLANTunnelAddr", &["fd00::2", "!"]),
+    ("/calico/v1/host/h3/config/IPv4VXLANTunnelAddr", &["10.0.7.3", "!"]),
+    ("/calico/v1/host/h3/config/IPv6VXLANTunnelAddr", &["fd00::3", "!"]),
+    ("/calico/ipam/v2/assignment/ipv4/block/10.0.3.4-30", &[BLOCK_2, LENT, "!"]),
+    ("/calico/ipam/v2/assignment/ipv6/block/fd00::4-126", &[BLOCK_2, LENT, "!"]),
     ("/calico/v1/host/h1/bird_ip", &["192.0.2.1", "!"]),
     ("/calico/v1/host/h4/metadata", &["{}"]),
     ("/calico/ipam/v2/host/h1/ipv4/block/10.0.1.0-30", &["", r#"{"state":"pending"}"#, "!"]),
     ("/calico/ipam/v2/host/h1/ipv4/block/10.0.2.0-30", &[r#"{"state":"confirmed"}"#, "!"]),
-    ("/calico/ipam/v2/assignment/ipv4/block/10.0.1.0-30", &[BLOCK_1, "!"]),
+    ("/calico/ipam/v2/assignment/ipv4/block/10.0.1.0-30", &[BLOCK_1, BLOCK_2, LENT, "!"]),
     ("/calico/ipam/v2/assignment/ipv4/block/10.0.2.0-30", &[BLOCK_1, "!"]),
     (
         "/calico/v1/host/h1/workload/cni/w1/endpoint/eth0",

@@ -1,12 +1,12 @@
 //! Policies and profiles that apply to an endpoint, in evaluation order (data model, "Selector-based security
 //! policy").
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tortie_config::Resource;
-use tortie_config::resource::{Order, Policy};
+use tortie_config::resource::Policy;
+use tortie_config::{Dialect, Resource};
 
+use super::order::TierOrder;
 use super::types::{ChainId, Direction, EndpointPolicy, HostPolicy, Source, Stages, Tier, WorkloadPolicy};
 
 /// A policy that selects the endpoint.
@@ -18,8 +18,8 @@ pub(super) struct Candidate<'a> {
 }
 
 impl Candidate<'_> {
-    fn chain(&self, direction: Direction) -> ChainId {
-        let source = Source::Policy { tier: Arc::clone(self.tier), name: Arc::clone(self.name) };
+    fn chain(&self, dialect: Dialect, direction: Direction) -> ChainId {
+        let source = Source::Policy { dialect, tier: Arc::clone(self.tier), name: Arc::clone(self.name) };
         ChainId { source, direction }
     }
 
@@ -36,38 +36,53 @@ impl Candidate<'_> {
 }
 
 /// Builds the policy of an endpoint from the policies that select it. Untracked and pre-DNAT policies apply
-/// to host endpoints only.
+/// to host endpoints only. `allows_spoofed` is true if workloads may have the additional sources that they name,
+/// `maps_floating` if the floating addresses of this endpoint are in force.
 pub(super) fn endpoint_policy<'a>(
     resource: &Resource,
     candidates: impl Iterator<Item = Candidate<'a>>,
-    tiers: &BTreeMap<Arc<str>, Order>,
+    order: &TierOrder,
+    allows_spoofed: bool,
+    maps_floating: bool,
 ) -> Option<EndpointPolicy> {
     let mut ordered: Vec<Candidate<'a>> = candidates.collect();
-    ordered.sort_by_cached_key(|candidate| {
-        // Tiers and policies without an order come last. Equal orders are sorted by name, bytewise.
-        let tier = tiers.get(candidate.tier).copied();
-        let order = candidate.policy.order;
-        (tier.is_none(), tier, candidate.tier.clone(), order.is_none(), order, candidate.name.clone())
-    });
+    ordered
+        .sort_by_cached_key(|candidate| order.place(candidate.tier, candidate.name, candidate.policy.order));
     let only = |direction: Direction, kind: fn(&Policy) -> bool| -> Vec<ChainId> {
         let of_kind = ordered.iter().filter(|c| kind(c.policy) && c.governs(direction));
-        of_kind.map(|candidate| candidate.chain(direction)).collect()
+        of_kind.map(|candidate| candidate.chain(order.dialect(), direction)).collect()
+    };
+    let forward = |direction: Direction| match order.dialect() {
+        // All policies of the interface apply.
+        Dialect::V1 => Vec::new(),
+        Dialect::V3 => {
+            let of_forward = |c: &&Candidate<'_>| c.is_ordinary() && c.policy.applies_on_forward();
+            tiers(ordered.iter().filter(of_forward), order, direction)
+        }
+    };
+    let spoofed = match (resource, order.dialect()) {
+        (Resource::WorkloadEndpoint(workload), Dialect::V3) => workload.spoofed_sources(),
+        _ => Vec::new(),
     };
     match resource {
         Resource::WorkloadEndpoint(workload) => Some(EndpointPolicy::Workload(WorkloadPolicy {
             interface: workload.name.clone(),
-            active: workload.active,
+            // An endpoint that asks for sources that it may not have is refused, as in Calico 3.
+            active: workload.active && (spoofed.is_empty() || allows_spoofed),
+            spoofed_sources: if allows_spoofed { spoofed } else { Vec::new() },
             nets: workload.nets().copied().collect(),
             mac: workload.mac,
-            nats: workload.nats().collect(),
-            inbound: stages(&ordered, Direction::Inbound, &workload.profile_ids),
-            outbound: stages(&ordered, Direction::Outbound, &workload.profile_ids),
+            nats: workload.nats().filter(|_| maps_floating).collect(),
+            inbound: stages(&ordered, order, Direction::Inbound, &workload.profile_ids),
+            outbound: stages(&ordered, order, Direction::Outbound, &workload.profile_ids),
         })),
         Resource::HostEndpoint(host) => Some(EndpointPolicy::Host(HostPolicy {
             interface: host.name.clone(),
             addrs: host.addrs().collect(),
-            inbound: stages(&ordered, Direction::Inbound, &host.profile_ids),
-            outbound: stages(&ordered, Direction::Outbound, &host.profile_ids),
+            inbound: stages(&ordered, order, Direction::Inbound, &host.profile_ids),
+            outbound: stages(&ordered, order, Direction::Outbound, &host.profile_ids),
+            forward_inbound: forward(Direction::Inbound),
+            forward_outbound: forward(Direction::Outbound),
             untracked_inbound: only(Direction::Inbound, |policy| policy.untracked),
             untracked_outbound: only(Direction::Outbound, |policy| policy.untracked),
             pre_dnat: only(Direction::Inbound, |policy| policy.pre_dnat),
@@ -76,15 +91,28 @@ pub(super) fn endpoint_policy<'a>(
     }
 }
 
-fn stages(ordered: &[Candidate<'_>], direction: Direction, profiles: &[String]) -> Stages {
-    let mut tiers: Vec<Tier> = Vec::new();
-    for candidate in ordered.iter().filter(|c| c.is_ordinary() && c.governs(direction)) {
-        let chain = candidate.chain(direction);
-        match tiers.last_mut().filter(|tier| tier.name == *candidate.tier) {
-            Some(tier) => tier.policies.push(chain),
-            None => tiers.push(Tier { name: Arc::clone(candidate.tier), policies: vec![chain] }),
-        }
-    }
+fn stages(ordered: &[Candidate<'_>], order: &TierOrder, direction: Direction, profiles: &[String]) -> Stages {
+    let tiers = tiers(ordered.iter().filter(|candidate| candidate.is_ordinary()), order, direction);
     let profile = |name: &String| ChainId { source: Source::Profile(name.as_str().into()), direction };
     Stages { tiers, profiles: profiles.iter().map(profile).collect() }
+}
+
+/// Groups the policies that apply to a direction by tier.
+fn tiers<'a>(
+    ordered: impl Iterator<Item = &'a Candidate<'a>>,
+    order: &TierOrder,
+    direction: Direction,
+) -> Vec<Tier> {
+    let mut tiers: Vec<Tier> = Vec::new();
+    for candidate in ordered.filter(|candidate| candidate.governs(direction)) {
+        let chain = candidate.chain(order.dialect(), direction);
+        match tiers.last_mut().filter(|tier| tier.name == *candidate.tier) {
+            Some(tier) => tier.policies.push(chain),
+            None => {
+                let (name, end) = (Arc::clone(candidate.tier), order.end(candidate.tier));
+                tiers.push(Tier { name, policies: vec![chain], end });
+            }
+        }
+    }
+    tiers
 }

@@ -4,6 +4,8 @@
 //! changed label of a profile moves classes between sets instead of single endpoints. A class is removed with
 //! its last endpoint.
 //!
+//! Network sets belong to classes like endpoints, since rule selectors match them; policies select none.
+//!
 //! Label precedence: the endpoint's own labels, then its profiles in the endpoint's order. Within a profile
 //! labels take precedence over tags, and a tag is a label with an empty value.
 
@@ -303,11 +305,12 @@ impl<'a> EndpointLabels<'a> {
     }
 }
 
-/// Returns labels and profiles of an endpoint; `None` for other resources.
+/// Returns labels and profiles of an endpoint or network set; `None` for other resources.
 fn facets(resource: &Resource) -> Option<(&Labels, &[String])> {
     match resource {
         Resource::WorkloadEndpoint(workload) => Some((&workload.labels, &workload.profile_ids)),
         Resource::HostEndpoint(host) => Some((&host.labels, &host.profile_ids)),
+        Resource::NetworkSet(set) => Some((&set.labels, &set.profile_ids)),
         _ => None,
     }
 }

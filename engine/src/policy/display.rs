@@ -3,10 +3,10 @@
 use std::fmt::{self, Write as _};
 
 use tortie_config::key::IpFamily;
-use tortie_config::resource::{self, Icmp};
+use tortie_config::resource::{self, Icmp, PortRange};
 
 use super::rules;
-use super::types::{Chain, ChainId, Direction, End, FailClosed, LogPrefix, Rule};
+use super::types::{Chain, ChainId, Direction, End, FailClosed, LogPrefix, PortSetId, Rule};
 
 impl Direction {
     /// Returns `inbound` or `outbound`.
@@ -88,11 +88,16 @@ fn end_words(end: &End) -> String {
     let mut parts: Vec<String> = Vec::new();
     parts.extend(end.sets.iter().map(|set| format!("({})", set.selector())));
     parts.extend(end.not_sets.iter().map(|set| format!("not ({})", set.selector())));
+    let ports = |ranges: &[PortRange], names: Option<&PortSetId>| {
+        let names = names.map(|set| list(set.names())).unwrap_or_default();
+        let numbers = list(ranges);
+        if numbers.is_empty() || names.is_empty() { numbers + &names } else { format!("{numbers},{names}") }
+    };
     let lists = [
         ("", list(&end.nets)),
         ("not ", list(&end.not_nets)),
-        ("port ", list(&end.ports)),
-        ("not port ", list(&end.not_ports)),
+        ("port ", ports(&end.ports, end.named_ports.as_ref())),
+        ("not port ", ports(&end.not_ports, end.not_named_ports.as_ref())),
     ];
     parts.extend(
         lists.iter().filter(|(_, list)| !list.is_empty()).map(|(word, list)| format!("{word}{list}")),

@@ -5,25 +5,28 @@ use std::sync::Arc;
 
 use slab::Slab;
 use tortie_config::key::{EndpointKey, Key, ProfilePart};
-use tortie_config::resource::Order;
+use tortie_config::resource::EndpointPort;
 use tortie_config::{Resource, Selector};
 use tortie_net::Cidr;
 
 use super::active::{self, Candidate};
 use super::classes::{LabelClasses, Profile};
-use super::rules;
+use super::order::TierOrder;
+use super::ports::PortSets;
+use super::rules::{self, UsedSets};
 use super::select::Selectors;
 use super::sets::AddressSets;
 use super::types::{
-    Chain, ChainId, Direction, EndpointPolicy, FailClosed, LogPrefix, RulesetDelta, SetId, Source,
+    Chain, ChainId, Direction, EndpointPolicy, FailClosed, LogPrefix, PortSetId, RulesetDelta, SetId, Source,
 };
-use crate::model::{ChangedKey, Model};
+use crate::model::{ChangedKey, Model, is_of_openstack};
 
-/// An endpoint of any host, with its class and addresses.
+/// An endpoint of any host or a network set, with its class and addresses.
 #[derive(Debug, Clone)]
-struct EndpointClass {
+struct Member {
     class: usize,
     nets: Vec<Cidr>,
+    ports: Vec<EndpointPort>,
 }
 
 /// Endpoints of this host in one class.
@@ -47,6 +50,7 @@ struct ActivePolicy {
 struct ChainUse {
     chain: Arc<Chain>,
     sets: Vec<SetId>,
+    port_sets: BTreeSet<PortSetId>,
     users: usize,
 }
 
@@ -57,18 +61,24 @@ struct ChainUse {
 pub struct Engine {
     node: String,
     classes: LabelClasses,
-    members: Slab<EndpointClass>,
+    members: Slab<Member>,
     by_key: BTreeMap<EndpointKey, usize>,
+    network_sets: BTreeMap<Key, usize>,
     sets: AddressSets,
+    port_sets: PortSets,
     policies: Slab<ActivePolicy>,
     by_name: BTreeMap<(Arc<str>, Arc<str>), usize>,
     selectors: Selectors<usize>,
-    tiers: BTreeMap<Arc<str>, Order>,
+    order: TierOrder,
     /// Classes with endpoints of this host.
     here: BTreeMap<usize, LocalSource>,
     chains: BTreeMap<ChainId, ChainUse>,
     endpoints: BTreeMap<EndpointKey, Arc<EndpointPolicy>>,
     default_prefix: LogPrefix,
+    /// True if workloads may have the additional sources that they name.
+    spoofed_sources: bool,
+    /// True if floating addresses are in force, besides those of OpenStack.
+    floating_addresses: bool,
     /// Work to do before the next delta.
     pending: PendingWork,
 }
@@ -98,28 +108,35 @@ impl Engine {
             classes: LabelClasses::default(),
             members: Slab::new(),
             by_key: BTreeMap::new(),
+            network_sets: BTreeMap::new(),
             sets: AddressSets::default(),
+            port_sets: PortSets::default(),
             policies: Slab::new(),
             by_name: BTreeMap::new(),
             selectors: Selectors::default(),
-            tiers: BTreeMap::new(),
+            order: TierOrder::new(model.dialect()),
             here: BTreeMap::new(),
             chains: BTreeMap::new(),
             endpoints: BTreeMap::new(),
             default_prefix: LogPrefix::new(&model.settings_of(host).log_prefix),
+            spoofed_sources: model.allows_spoofed_sources(host),
+            floating_addresses: model.maps_floating_addresses(host),
             pending: PendingWork::default(),
         };
-        // Profiles are applied before endpoints, so that each class is assigned to sets once.
+        // Profiles are applied before endpoints and network sets, so that each class is assigned to sets once.
         let mut profiles = BTreeSet::new();
+        let mut network_sets = Vec::new();
         for (key, resource) in model.policy_resources() {
             match key {
                 Key::Profile { name, .. } => {
                     profiles.insert(name.as_str());
                 }
+                Key::NetworkSet { .. } => network_sets.push((key, resource)),
                 _ => engine.apply_key(model, key, Some(resource)),
             }
         }
         profiles.into_iter().for_each(|name| engine.profile(model, name));
+        network_sets.into_iter().for_each(|(key, resource)| engine.network_set(key, Some(resource)));
         model.endpoint_resources().for_each(|(key, resource)| engine.endpoint(key, Some(resource)));
         let delta = engine.recompute(model);
         (engine, delta)
@@ -127,6 +144,7 @@ impl Engine {
 
     /// Applies the keys that changed in the model since the last call, and returns the change of the ruleset.
     pub fn update(&mut self, model: &Model, changed: &[ChangedKey]) -> RulesetDelta {
+        self.pending.all |= self.order.set_dialect(model.dialect());
         for key in changed.iter().filter_map(|changed| changed.key.as_ref()) {
             self.apply_key(model, key, model.resource(key));
         }
@@ -141,18 +159,17 @@ impl Engine {
             }
             Key::Profile { name, .. } => self.profile(model, name),
             Key::Policy { tier, name } => self.policy(tier, name, resource),
-            Key::TierMetadata { tier } => {
-                let order = match resource.map(|resource| &**resource) {
-                    Some(Resource::TierMetadata(metadata)) => metadata.order,
-                    _ => None,
-                };
-                match order {
-                    Some(order) => self.tiers.insert(tier.as_str().into(), order),
-                    None => self.tiers.remove(tier.as_str()),
-                };
-                self.pending.all = true;
+            Key::Tier { .. } | Key::TierMetadata { .. } => {
+                self.pending.all |= self.order.set(key, resource.map(|resource| &**resource));
             }
+            Key::NetworkSet { .. } => self.network_set(key, resource),
             Key::Setting(..) => {
+                let spoofed_sources = model.allows_spoofed_sources(&self.node);
+                self.pending.all |= spoofed_sources != self.spoofed_sources;
+                self.spoofed_sources = spoofed_sources;
+                let floating_addresses = model.maps_floating_addresses(&self.node);
+                self.pending.all |= floating_addresses != self.floating_addresses;
+                self.floating_addresses = floating_addresses;
                 let prefix = LogPrefix::new(&model.settings_of(&self.node).log_prefix);
                 if prefix != self.default_prefix {
                     self.default_prefix = prefix;
@@ -172,40 +189,70 @@ impl Engine {
                 return;
             }
             self.by_key.remove(key);
-            let EndpointClass { class, nets } = self.members.remove(at);
-            self.sets.count(class, &nets, false);
-            if let Some(here) = self.here.get_mut(&class)
+            let class = self.members.get(at).map(|member| member.class);
+            if let Some(class) = class
+                && let Some(here) = self.here.get_mut(&class)
                 && here.endpoints.remove(key)
                 && here.endpoints.is_empty()
             {
                 self.here.remove(&class);
             }
-            if self.classes.leave(at, class) {
-                self.sets.forget_class(class);
-                self.pending.classes.remove(&class);
-            }
+            self.remove_member(at);
         }
-        let Some(resource) = resource else { return };
-        let nets = nets(resource);
-        let entry = self.members.vacant_entry();
-        let at = entry.key();
-        let Some((class, new)) = self.classes.join(at, resource) else { return };
-        if new {
-            self.sets.sort_class(class, &self.classes, &nets);
-        } else {
-            self.sets.count(class, &nets, true);
-        }
-        entry.insert(EndpointClass { class, nets });
+        let Some((at, class)) = resource.and_then(|resource| self.add_member(resource)) else { return };
         if key.host() == self.node {
             self.here.entry(class).or_default().endpoints.insert(key.clone());
         }
         self.by_key.insert(key.clone(), at);
     }
 
+    fn network_set(&mut self, key: &Key, resource: Option<&Arc<Resource>>) {
+        if let Some(at) = self.network_sets.get(key).copied() {
+            if resource.is_some_and(|resource| self.is_same(at, resource)) {
+                return;
+            }
+            self.network_sets.remove(key);
+            self.remove_member(at);
+        }
+        if let Some((at, _)) = resource.and_then(|resource| self.add_member(resource)) {
+            self.network_sets.insert(key.clone(), at);
+        }
+    }
+
+    /// Adds an endpoint or network set to its class and to the sets of the class. Returns its index and its
+    /// class.
+    fn add_member(&mut self, resource: &Arc<Resource>) -> Option<(usize, usize)> {
+        let nets = nets(resource);
+        let entry = self.members.vacant_entry();
+        let at = entry.key();
+        let (class, new) = self.classes.join(at, resource)?;
+        if new {
+            self.sets.sort_class(class, &self.classes, &nets);
+        } else {
+            self.sets.count(class, &nets, true);
+        }
+        let ports = ports(resource).to_vec();
+        self.port_sets.count(&nets, &ports, true);
+        entry.insert(Member { class, nets, ports });
+        Some((at, class))
+    }
+
+    fn remove_member(&mut self, at: usize) {
+        let Some(Member { class, nets, ports }) = self.members.try_remove(at) else { return };
+        self.port_sets.count(&nets, &ports, false);
+        self.sets.count(class, &nets, false);
+        if self.classes.leave(at, class) {
+            self.sets.forget_class(class);
+            self.pending.classes.remove(&class);
+        }
+    }
+
     /// Returns true if neither selectors nor sets are affected by the change of an endpoint.
     fn is_same(&self, at: usize, resource: &Resource) -> bool {
         let Some(member) = self.members.get(at) else { return false };
-        self.classes.is_like(member.class, resource) && member.nets == nets(resource)
+        self.classes.is_like(member.class, resource)
+            && member.nets == nets(resource)
+            && member.ports == ports(resource)
     }
 
     fn profile(&mut self, model: &Model, name: &str) {
@@ -220,7 +267,11 @@ impl Engine {
     fn policy(&mut self, tier: &str, name: &str, resource: Option<&Arc<Resource>>) {
         let policy = resource.filter(|resource| matches!(***resource, Resource::Policy(_)));
         let id: (Arc<str>, Arc<str>) = (tier.into(), name.into());
-        self.pending.sources.insert(Source::Policy { tier: id.0.clone(), name: id.1.clone() });
+        self.pending.sources.insert(Source::Policy {
+            dialect: self.order.dialect(),
+            tier: id.0.clone(),
+            name: id.1.clone(),
+        });
         let known = self.by_name.get(&id).copied();
         let before =
             known.and_then(|at| self.policies.get(at)).and_then(|known| selector(&known.resource)).cloned();
@@ -310,6 +361,7 @@ impl Engine {
                 && let Some(gone) = self.chains.remove(&id)
             {
                 gone.sets.iter().for_each(|set| self.sets.release(set));
+                gone.port_sets.iter().for_each(|set| self.port_sets.release(set));
             }
             let now = self.chains.get(&id).map(|used| Arc::clone(&used.chain));
             if now != before {
@@ -317,6 +369,7 @@ impl Engine {
             }
         }
         delta.sets = self.sets.take_changes(&self.classes);
+        delta.port_sets = self.port_sets.take_changes();
         delta
     }
 
@@ -332,7 +385,8 @@ impl Engine {
             let Resource::Policy(policy) = &*known.resource else { return None };
             Some(Candidate { tier: &known.tier, name: &known.name, policy })
         });
-        active::endpoint_policy(resource, candidates, &self.tiers)
+        let maps_floating = self.floating_addresses || is_of_openstack(key);
+        active::endpoint_policy(resource, candidates, &self.order, self.spoofed_sources, maps_floating)
     }
 
     /// Counts one more endpoint that uses a chain, and compiles the chain if it is new.
@@ -342,9 +396,9 @@ impl Engine {
             return;
         }
         before.entry(id.clone()).or_insert(None);
-        let (chain, sets) = self.compile(model, id);
-        let used = ChainUse { chain: Arc::new(chain), sets: self.acquire_sets(&sets), users: 1 };
-        self.chains.insert(id.clone(), used);
+        let (chain, used) = self.compile(model, id);
+        let (sets, port_sets) = self.acquire_sets(used);
+        self.chains.insert(id.clone(), ChainUse { chain: Arc::new(chain), sets, port_sets, users: 1 });
     }
 
     /// Compiles a chain again after its rules changed.
@@ -352,8 +406,8 @@ impl Engine {
         if !self.chains.contains_key(&id) {
             return;
         }
-        let (chain, sets) = self.compile(model, &id);
-        let sets = self.acquire_sets(&sets);
+        let (chain, used) = self.compile(model, &id);
+        let (sets, port_sets) = self.acquire_sets(used);
         let Some(used) = self.chains.get_mut(&id) else { return };
         before.entry(id).or_insert_with(|| Some(Arc::clone(&used.chain)));
         if *used.chain != chain {
@@ -362,42 +416,46 @@ impl Engine {
         for set in std::mem::replace(&mut used.sets, sets) {
             self.sets.release(&set);
         }
+        for set in std::mem::replace(&mut used.port_sets, port_sets) {
+            self.port_sets.release(&set);
+        }
     }
 
-    fn acquire_sets(&mut self, sets: &[(SetId, Selector)]) -> Vec<SetId> {
-        for (id, selector) in sets {
+    fn acquire_sets(&mut self, used: UsedSets) -> (Vec<SetId>, BTreeSet<PortSetId>) {
+        for (id, selector) in &used.addresses {
             let members = |at: usize| self.members.get(at).map_or(&[][..], |member| member.nets.as_slice());
             self.sets.acquire(id, selector, &self.classes, members);
         }
-        sets.iter().map(|(id, _)| id.clone()).collect()
+        used.ports.iter().for_each(|id| self.port_sets.acquire(id));
+        (used.addresses.into_iter().map(|(id, _)| id).collect(), used.ports)
     }
 
-    fn compile(&self, model: &Model, id: &ChainId) -> (Chain, Vec<(SetId, Selector)>) {
+    fn compile(&self, model: &Model, id: &ChainId) -> (Chain, UsedSets) {
         let pick = |inbound, outbound| match id.direction {
             Direction::Inbound => inbound,
             Direction::Outbound => outbound,
         };
         match &id.source {
-            Source::Policy { tier, name } => {
+            Source::Policy { tier, name, .. } => {
                 let at = self.by_name.get(&(Arc::clone(tier), Arc::clone(name)));
                 match at.and_then(|at| self.policies.get(*at)).map(|known| &*known.resource) {
                     Some(Resource::Policy(policy)) => {
                         rules::chain(pick(&policy.inbound, &policy.outbound), &self.default_prefix)
                     }
                     // No endpoint uses this chain any more; the same delta removes it.
-                    _ => (rules::fail_closed(FailClosed::Missing), Vec::new()),
+                    _ => (rules::fail_closed(FailClosed::Missing), UsedSets::default()),
                 }
             }
             Source::Profile(name) => {
                 let key = Key::Profile { name: (**name).to_owned(), part: ProfilePart::Rules };
                 if model.is_unreadable(&key) {
-                    return (rules::fail_closed(FailClosed::Unreadable), Vec::new());
+                    return (rules::fail_closed(FailClosed::Unreadable), UsedSets::default());
                 }
                 match model.resource(&key).map(|resource| &**resource) {
                     Some(Resource::ProfileRules(rules)) => {
                         rules::chain(pick(&rules.inbound, &rules.outbound), &self.default_prefix)
                     }
-                    _ => (rules::fail_closed(FailClosed::Missing), Vec::new()),
+                    _ => (rules::fail_closed(FailClosed::Missing), UsedSets::default()),
                 }
             }
         }
@@ -411,12 +469,22 @@ fn selector(resource: &Resource) -> Option<&Selector> {
     }
 }
 
-/// Returns the addresses of an endpoint that are members of sets: the networks of a workload, the expected
+/// Returns the addresses that are members of sets: the networks of a workload or network set, the expected
 /// addresses of a host endpoint.
 fn nets(resource: &Resource) -> Vec<Cidr> {
     match resource {
         Resource::WorkloadEndpoint(workload) => workload.nets().copied().collect(),
         Resource::HostEndpoint(host) => host.addrs().map(Cidr::host).collect(),
+        Resource::NetworkSet(set) => set.nets.clone(),
         _ => Vec::new(),
+    }
+}
+
+/// Returns the named ports of an endpoint.
+fn ports(resource: &Resource) -> &[EndpointPort] {
+    match resource {
+        Resource::WorkloadEndpoint(workload) => &workload.ports,
+        Resource::HostEndpoint(host) => &host.ports,
+        _ => &[],
     }
 }

@@ -3,13 +3,47 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
+use tortie_config::Dialect;
 use tortie_config::key::EndpointKey;
 
 use super::Globals;
 use super::types::{EndpointPolicy, HostPolicy, Ruleset};
 
-/// Host endpoint of each interface that has one. Rules do not apply to other interfaces.
+/// Host endpoint of each interface that has one. Rules do not apply to other interfaces, except for those of
+/// [`ALL_INTERFACES`] in a Calico 3 store.
 pub type HostInterfaces = BTreeMap<Box<str>, EndpointKey>;
+
+/// Name that stands for all interfaces without a host endpoint of their own, in a Calico 3 store.
+pub const ALL_INTERFACES: &str = "*";
+
+/// Returns the host endpoint that applies to an interface for packets that the host forwards. In a Calico 3
+/// store that of all interfaces applies to workload interfaces too.
+pub(super) fn forward_endpoint<'a>(
+    hosts: &'a HostInterfaces,
+    ruleset: &Ruleset,
+    globals: &Globals,
+    interface: &str,
+) -> Option<&'a EndpointKey> {
+    let has_policy = |key: &&EndpointKey| ruleset.endpoints.contains_key(*key);
+    let own = hosts.get(interface).filter(|_| !globals.is_workload(interface)).filter(has_policy);
+    own.or_else(|| all_interfaces(hosts, globals))
+}
+
+/// Returns the host endpoint of [`ALL_INTERFACES`]. A v1 store has none.
+pub(super) fn all_interfaces<'a>(hosts: &'a HostInterfaces, globals: &Globals) -> Option<&'a EndpointKey> {
+    hosts.get(ALL_INTERFACES).filter(|_| globals.dialect == Dialect::V3)
+}
+
+/// Returns the host endpoint that applies to an interface for packets from and to the host itself. Workload
+/// interfaces have none.
+pub(super) fn endpoint_of<'a>(
+    hosts: &'a HostInterfaces,
+    ruleset: &Ruleset,
+    globals: &Globals,
+    interface: &str,
+) -> Option<&'a EndpointKey> {
+    forward_endpoint(hosts, ruleset, globals, interface).filter(|_| !globals.is_workload(interface))
+}
 
 /// Assigns a host endpoint to each interface, given the interfaces with their addresses. If several endpoints
 /// match, by name or by address, the one with the smallest id (as text) is used. An endpoint with an

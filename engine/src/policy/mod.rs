@@ -12,9 +12,12 @@
 //!          +-- classes.rs: endpoints by labels and profiles   sets.rs: addresses by selector, counted
 //!          +-- select.rs: index of selectors by label         active.rs: policies of an endpoint, in order
 //!          +-- rules.rs: rules as chains                      verdict.rs: verdict and its reason
+//!          +-- ports.rs: named ports
+//!          +-- order.rs: order of tiers and policies          object.rs: a policy as an object of Calico 3
 //!          |
 //!          +-- globals.rs: settings, pools, hosts             hosts.rs: host endpoint of each interface
 //!          +-- nat.rs: floating addresses                     path/: path of a packet through the host
+//!          +-- host_services.rs: DHCP, DNS and metadata of OpenStack
 //! ```
 //!
 //! The cost of a change depends on what it affects: a selector is evaluated once per class of endpoints with
@@ -29,11 +32,12 @@ mod classes;
 mod display;
 mod engine;
 mod globals;
+mod host_services;
 mod hosts;
 mod nat;
+mod order;
 pub mod path;
-#[cfg(test)]
-mod rule_tests;
+mod ports;
 mod rules;
 mod select;
 mod sets;
@@ -44,9 +48,11 @@ mod verdict;
 
 pub use classes::{EffectiveLabel, EndpointLabels, LabelOrigin};
 pub use engine::Engine;
-pub use globals::Globals;
+pub use globals::{Globals, VxlanRules};
+pub use host_services::HostServices;
 pub use hosts::host_endpoints;
-pub use hosts::{HostInterfaces, host_interfaces};
+pub use hosts::{ALL_INTERFACES, HostInterfaces, host_interfaces};
 pub use nat::Floating;
+pub use order::{PolicyObject, PolicyPlace, TierOrder};
 pub use types::*;
-pub use verdict::{Decider, Decision, Packet, Verdict};
+pub use verdict::{Decider, Decision, Packet, Verdict, early_tiers};

@@ -25,14 +25,17 @@ impl<'a> Needs<'a> {
 
     fn of_expr(expr: &'a Expr) -> Self {
         match expr {
-            Expr::Has(label) => Self::Label(label),
+            Expr::Has(label)
+            | Expr::Contains(label, _)
+            | Expr::StartsWith(label, _)
+            | Expr::EndsWith(label, _) => Self::Label(label),
             Expr::Eq(label, value) => Self::Values(label, vec![value]),
             Expr::In(label, values) => Self::Values(label, values.iter().map(|value| &**value).collect()),
             Expr::And(list) => {
                 list.iter().map(Self::of_expr).min_by_key(Self::breadth).unwrap_or(Self::Nothing)
             }
             Expr::Or(list) => list.iter().map(Self::of_expr).reduce(Self::either).unwrap_or(Self::Nothing),
-            Expr::All | Expr::Ne(..) | Expr::NotIn(..) | Expr::Not(_) => Self::Nothing,
+            Expr::All | Expr::Global | Expr::Ne(..) | Expr::NotIn(..) | Expr::Not(_) => Self::Nothing,
         }
     }
 

@@ -5,9 +5,11 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use tortie_config::Selector;
 use tortie_config::key::{EndpointKey, IpFamily};
-use tortie_config::resource::{Action, Icmp, InterfaceName, MacAddr, PortRange, Protocol};
+use tortie_config::resource::{
+    Action, EndAction, Icmp, InterfaceName, MacAddr, PortName, PortRange, Protocol,
+};
+use tortie_config::{Dialect, Selector};
 use tortie_net::Cidr;
 
 /// Identifies the set of addresses of all endpoints in the cluster that a selector matches. A tag is the
@@ -29,6 +31,48 @@ impl SetId {
     }
 }
 
+/// Identifies the set of all ports that endpoints of the cluster give one of these names. Calico 3 only.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PortSetId {
+    protocol: Protocol,
+    names: Arc<[PortName]>,
+}
+
+impl PortSetId {
+    /// Creates the id of a set; `None` without a name.
+    #[must_use]
+    pub fn new(protocol: Protocol, names: &[PortName]) -> Option<Self> {
+        let names: BTreeSet<PortName> = names.iter().cloned().collect();
+        (!names.is_empty()).then(|| Self { protocol, names: names.into_iter().collect() })
+    }
+
+    /// Returns the protocol of the ports.
+    #[must_use]
+    pub fn protocol(&self) -> Protocol {
+        self.protocol
+    }
+
+    /// Returns the names, sorted.
+    #[must_use]
+    pub fn names(&self) -> &[PortName] {
+        &self.names
+    }
+
+    /// Returns protocol and name of the ports in the set.
+    pub(super) fn keys(&self) -> impl Iterator<Item = (Protocol, PortName)> + '_ {
+        self.names.iter().map(|name| (self.protocol, name.clone()))
+    }
+}
+
+/// A port at an address of the endpoint that names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NamedPort {
+    /// Address of the endpoint.
+    pub addr: IpAddr,
+    /// Number of the port.
+    pub port: u16,
+}
+
 /// Direction of traffic as seen from the endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Direction {
@@ -43,6 +87,8 @@ pub enum Direction {
 pub enum Source {
     /// A policy, `policy/tier/<t>/policy/<n>`.
     Policy {
+        /// Data model that has the policy.
+        dialect: Dialect,
         /// Tier name.
         tier: Arc<str>,
         /// Policy name.
@@ -52,11 +98,25 @@ pub enum Source {
     Profile(Arc<str>),
 }
 
+impl Source {
+    /// Creates the source of a policy.
+    #[must_use]
+    pub fn policy(dialect: Dialect, tier: &str, name: &str) -> Self {
+        Self::Policy { dialect, tier: tier.into(), name: name.into() }
+    }
+}
+
 impl fmt::Display for Source {
+    /// Formats the name for people: of Calico 3 the object.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Policy { tier, name } if &**tier == "default" => write!(f, "policy {name}"),
-            Self::Policy { tier, name } => write!(f, "policy {tier}/{name}"),
+            // The namespace is part of the name, and names have no slash.
+            Self::Policy { dialect: Dialect::V3, name, .. } if name.contains('/') => {
+                write!(f, "NetworkPolicy {name}")
+            }
+            Self::Policy { dialect: Dialect::V3, name, .. } => write!(f, "GlobalNetworkPolicy {name}"),
+            Self::Policy { tier, name, .. } if &**tier == "default" => write!(f, "policy {name}"),
+            Self::Policy { tier, name, .. } => write!(f, "policy {tier}/{name}"),
             Self::Profile(name) => write!(f, "profile {name}"),
         }
     }
@@ -123,10 +183,14 @@ pub struct End {
     pub nets: Vec<Cidr>,
     /// Networks of which none may contain the address.
     pub not_nets: Vec<Cidr>,
-    /// Port ranges of which one must contain the port; empty for any port.
+    /// Port ranges of which one must contain the port; empty, without `named_ports`, for any port.
     pub ports: Vec<PortRange>,
+    /// Set of named ports that may contain the port, as an alternative of `ports`. The rule has its protocol.
+    pub named_ports: Option<PortSetId>,
     /// Port ranges of which none may contain the port.
     pub not_ports: Vec<PortRange>,
+    /// Set of named ports that must not contain the port. Packets of another protocol are not in it.
+    pub not_named_ports: Option<PortSetId>,
 }
 
 /// Prefix of log lines: at most 27 characters of `A-Z a-z 0-9 _ . / -` and blank (data model, "Rules").
@@ -154,8 +218,7 @@ impl LogPrefix {
 /// Tiers and profiles that apply to the traffic of an endpoint in one direction.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Stages {
-    /// Tiers with a policy that selects the endpoint, in order. A tier drops packets that none of its
-    /// policies decides.
+    /// Tiers with a policy that selects the endpoint and applies to the direction, in order.
     pub tiers: Vec<Tier>,
     /// Profiles, in the endpoint's order. Packets that no profile decides are dropped.
     pub profiles: Vec<ChainId>,
@@ -175,6 +238,8 @@ pub struct Tier {
     pub name: Arc<str>,
     /// Chains of the policies, in evaluation order.
     pub policies: Vec<ChainId>,
+    /// Action for packets that none of the policies decides.
+    pub end: EndAction,
 }
 
 /// Policy of a workload endpoint of this host.
@@ -184,8 +249,10 @@ pub struct WorkloadPolicy {
     pub interface: InterfaceName,
     /// True if the endpoint may send and receive packets.
     pub active: bool,
-    /// Source addresses that the endpoint may use.
+    /// Addresses of the endpoint.
     pub nets: Vec<Cidr>,
+    /// Networks from which the endpoint may send in addition to its addresses; in a Calico 3 store only.
+    pub spoofed_sources: Vec<Cidr>,
     /// MAC address for the static neighbour entry.
     pub mac: Option<MacAddr>,
     /// Floating addresses as (internal, external) pairs.
@@ -194,6 +261,13 @@ pub struct WorkloadPolicy {
     pub inbound: Stages,
     /// Tiers and profiles for traffic from the endpoint.
     pub outbound: Stages,
+}
+
+impl WorkloadPolicy {
+    /// Returns the networks from which the endpoint may send.
+    pub fn sources(&self) -> impl Iterator<Item = &Cidr> {
+        self.nets.iter().chain(&self.spoofed_sources)
+    }
 }
 
 /// Policy of a host endpoint, an interface of this host.
@@ -207,6 +281,10 @@ pub struct HostPolicy {
     pub inbound: Stages,
     /// Tiers and profiles for traffic from the interface.
     pub outbound: Stages,
+    /// Tiers for packets that arrive by the interface and are forwarded; in a Calico 3 store only.
+    pub forward_inbound: Vec<Tier>,
+    /// Tiers for packets that are forwarded and leave by the interface; in a Calico 3 store only.
+    pub forward_outbound: Vec<Tier>,
     /// Untracked policies for inbound traffic, before connection tracking.
     pub untracked_inbound: Vec<ChainId>,
     /// Untracked policies for outbound traffic, before connection tracking.
@@ -231,11 +309,15 @@ impl EndpointPolicy {
             Self::Workload(workload) => (&workload.inbound, &workload.outbound),
             Self::Host(host) => (&host.inbound, &host.outbound),
         };
-        let early: [&[ChainId]; 3] = match self {
-            Self::Workload(_) => [&[], &[], &[]],
-            Self::Host(host) => [&host.untracked_inbound, &host.untracked_outbound, &host.pre_dnat],
+        let (forward, early): ([&[Tier]; 2], [&[ChainId]; 3]) = match self {
+            Self::Workload(_) => ([&[], &[]], [&[], &[], &[]]),
+            Self::Host(host) => (
+                [&host.forward_inbound, &host.forward_outbound],
+                [&host.untracked_inbound, &host.untracked_outbound, &host.pre_dnat],
+            ),
         };
-        inbound.chains().chain(outbound.chains()).chain(early.into_iter().flatten())
+        let forward = forward.into_iter().flatten().flat_map(|tier| &tier.policies);
+        inbound.chains().chain(outbound.chains()).chain(forward).chain(early.into_iter().flatten())
     }
 }
 
@@ -245,6 +327,8 @@ pub struct Ruleset {
     /// Sets that chains use, with addresses of both families. A member that is wider than one address is a
     /// network.
     pub sets: BTreeMap<SetId, BTreeSet<Cidr>>,
+    /// Sets of named ports that chains use.
+    pub port_sets: BTreeMap<PortSetId, BTreeSet<NamedPort>>,
     /// Chains that endpoints use.
     pub chains: BTreeMap<ChainId, Arc<Chain>>,
     /// Endpoints of this host.
@@ -257,6 +341,8 @@ pub struct Ruleset {
 pub struct RulesetDelta {
     /// Changed sets, each once.
     pub sets: BTreeMap<SetId, SetChange>,
+    /// Changed sets of named ports, each once.
+    pub port_sets: BTreeMap<PortSetId, SetChange<NamedPort>>,
     /// Changed chains with their new rules; `None` if removed.
     pub chains: BTreeMap<ChainId, Option<Arc<Chain>>>,
     /// Changed endpoints with their new policy; `None` if removed.
@@ -265,15 +351,15 @@ pub struct RulesetDelta {
 
 /// Change of one set.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum SetChange {
+pub enum SetChange<M = Cidr> {
     /// The set is new and has these members.
-    New(BTreeSet<Cidr>),
+    New(BTreeSet<M>),
     /// Members were added or removed.
     Members {
         /// Added members.
-        add: BTreeSet<Cidr>,
+        add: BTreeSet<M>,
         /// Removed members.
-        remove: BTreeSet<Cidr>,
+        remove: BTreeSet<M>,
     },
     /// The set was removed, because no chain uses it.
     Gone,
@@ -283,28 +369,16 @@ impl RulesetDelta {
     /// Returns true if the delta is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.sets.is_empty() && self.chains.is_empty() && self.endpoints.is_empty()
+        self.sets.is_empty()
+            && self.port_sets.is_empty()
+            && self.chains.is_empty()
+            && self.endpoints.is_empty()
     }
 
     /// Applies the delta to a ruleset.
     pub fn apply(&self, to: &mut Ruleset) {
-        for (id, change) in &self.sets {
-            match change {
-                SetChange::New(members) => {
-                    to.sets.insert(id.clone(), members.iter().copied().collect());
-                }
-                SetChange::Members { add, remove } => {
-                    let members = to.sets.entry(id.clone()).or_default();
-                    remove.iter().for_each(|member| {
-                        members.remove(member);
-                    });
-                    members.extend(add);
-                }
-                SetChange::Gone => {
-                    to.sets.remove(id);
-                }
-            }
-        }
+        apply_sets(&self.sets, &mut to.sets);
+        apply_sets(&self.port_sets, &mut to.port_sets);
         for (id, chain) in &self.chains {
             match chain {
                 Some(chain) => to.chains.insert(id.clone(), Arc::clone(chain)),
@@ -316,6 +390,29 @@ impl RulesetDelta {
                 Some(endpoint) => to.endpoints.insert(key.clone(), Arc::clone(endpoint)),
                 None => to.endpoints.remove(key),
             };
+        }
+    }
+}
+
+fn apply_sets<I: Ord + Clone, M: Ord + Copy>(
+    changes: &BTreeMap<I, SetChange<M>>,
+    to: &mut BTreeMap<I, BTreeSet<M>>,
+) {
+    for (id, change) in changes {
+        match change {
+            SetChange::New(members) => {
+                to.insert(id.clone(), members.clone());
+            }
+            SetChange::Members { add, remove } => {
+                let members = to.entry(id.clone()).or_default();
+                for member in remove {
+                    members.remove(member);
+                }
+                members.extend(add);
+            }
+            SetChange::Gone => {
+                to.remove(id);
+            }
         }
     }
 }

@@ -3,11 +3,13 @@
 
 use std::net::IpAddr;
 
+use tortie_config::Dialect;
 use tortie_config::key::IpFamily;
-use tortie_config::resource::{Action, Icmp, PortRange};
+use tortie_config::resource::{Action, EndAction, Icmp};
 use tortie_net::Cidr;
 
-use super::types::{ChainId, End, LogPrefix, Rule, Ruleset, SetId, Stages};
+use super::ports;
+use super::types::{ChainId, End, LogPrefix, PortSetId, Rule, Ruleset, SetId, Source, Stages, Tier};
 
 /// Header fields of a packet that rules can match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,7 +44,7 @@ pub enum Decider {
     EndOfTier(Box<str>),
     /// End of the profiles: none of them decided.
     EndOfProfiles,
-    /// No chain decided; only for untracked and pre-DNAT policies.
+    /// No chain decided; only for untracked and pre-DNAT policies, and for forwarded packets.
     Nobody,
 }
 
@@ -88,12 +90,8 @@ impl Ruleset {
     #[must_use]
     pub fn decide(&self, stages: &Stages, packet: &Packet) -> Decision {
         let mut trail = MatchTrail::default();
-        for tier in &stages.tiers {
-            match self.evaluate_rules(&tier.policies, packet, &mut trail) {
-                (Outcome::Decided(verdict, rule), Some(chain)) => return trail.decided(verdict, chain, rule),
-                (Outcome::Passed, _) => {}
-                _ => return trail.ended(Some(Verdict::Deny), Decider::EndOfTier((*tier.name).into())),
-            }
+        if let Some((verdict, by)) = self.evaluate_tiers(&stages.tiers, packet, &mut trail) {
+            return trail.ended(Some(verdict), by);
         }
         for profile in &stages.profiles {
             // In a profile, `next-tier` only ends that profile.
@@ -106,14 +104,46 @@ impl Ruleset {
         trail.ended(Some(Verdict::Deny), Decider::EndOfProfiles)
     }
 
-    /// Evaluates untracked or pre-DNAT policies. Packets that no rule matches get no verdict.
+    /// Evaluates the tiers for a packet that a host forwards. Packets that all tiers pass on get no verdict.
     #[must_use]
-    pub fn decide_early(&self, chains: &[ChainId], packet: &Packet) -> Decision {
+    pub fn decide_forward(&self, tiers: &[Tier], packet: &Packet) -> Decision {
         let mut trail = MatchTrail::default();
-        match self.evaluate_rules(chains, packet, &mut trail) {
-            (Outcome::Decided(verdict, rule), Some(chain)) => trail.decided(verdict, chain, rule),
-            _ => trail.ended(None, Decider::Nobody),
+        match self.evaluate_tiers(tiers, packet, &mut trail) {
+            Some((verdict, by)) => trail.ended(Some(verdict), by),
+            None => trail.ended(None, Decider::Nobody),
         }
+    }
+
+    /// Returns the verdict of the first tier that decides; `None` if all pass the packet on.
+    fn evaluate_tiers(
+        &self,
+        tiers: &[Tier],
+        packet: &Packet,
+        trail: &mut MatchTrail,
+    ) -> Option<(Verdict, Decider)> {
+        tiers.iter().find_map(|tier| match self.evaluate_rules(&tier.policies, packet, trail) {
+            (Outcome::Decided(verdict, rule), Some(chain)) => {
+                Some((verdict, Decider::Rule(chain.clone(), rule)))
+            }
+            (Outcome::Passed, _) => None,
+            _ if tier.end == EndAction::Pass => None,
+            _ => Some((Verdict::Deny, Decider::EndOfTier((*tier.name).into()))),
+        })
+    }
+
+    /// Evaluates untracked or pre-DNAT policies. Packets that no rule matches get no verdict. In a Calico 3
+    /// store, a rule that passes a packet on skips the policies of its tier; in a v1 store, all that follow.
+    #[must_use]
+    pub fn decide_early(&self, dialect: Dialect, chains: &[ChainId], packet: &Packet) -> Decision {
+        let mut trail = MatchTrail::default();
+        for tier in early_tiers(dialect, chains) {
+            if let (Outcome::Decided(verdict, rule), Some(chain)) =
+                self.evaluate_rules(tier, packet, &mut trail)
+            {
+                return trail.decided(verdict, chain, rule);
+            }
+        }
+        trail.ended(None, Decider::Nobody)
     }
 
     fn evaluate_rules<'a>(
@@ -149,10 +179,42 @@ impl Ruleset {
             && rule.not_protocol.is_none_or(|protocol| protocol.number() != packet.protocol)
             && rule.icmp.is_none_or(|icmp| is_icmp(icmp, packet))
             && rule.not_icmp.is_none_or(|icmp| !is_icmp(icmp, packet))
-            && fits(&rule.src, packet.src, packet.ports.map(|ports| ports.0))
-            && fits(&rule.dst, packet.dst, packet.ports.map(|ports| ports.1))
+            && fits(&rule.src, packet.src)
+            && fits(&rule.dst, packet.dst)
+            && self.has_port(&rule.src, packet.src, packet, packet.ports.map(|ports| ports.0))
+            && self.has_port(&rule.dst, packet.dst, packet, packet.ports.map(|ports| ports.1))
             && self.selects(&rule.src, packet.src)
             && self.selects(&rule.dst, packet.dst)
+    }
+
+    /// Returns true if numbers and names of ports of one side match.
+    fn has_port(&self, end: &End, addr: IpAddr, packet: &Packet, port: Option<u16>) -> bool {
+        self.is_wanted_port(end, addr, packet, port) && !self.is_excluded_port(end, addr, packet, port)
+    }
+
+    pub(super) fn is_wanted_port(&self, end: &End, addr: IpAddr, packet: &Packet, port: Option<u16>) -> bool {
+        let is_any = end.ports.is_empty() && end.named_ports.is_none();
+        let is_numbered = port.is_some_and(|port| end.ports.iter().any(|range| range.contains(port)));
+        is_any || is_numbered || self.is_named(end.named_ports.as_ref(), addr, packet, port)
+    }
+
+    /// A packet without ports matches neither a list of numbers nor its negation.
+    pub(super) fn is_excluded_port(
+        &self,
+        end: &End,
+        addr: IpAddr,
+        packet: &Packet,
+        port: Option<u16>,
+    ) -> bool {
+        let is_numbered = port.is_none_or(|port| end.not_ports.iter().any(|range| range.contains(port)));
+        (!end.not_ports.is_empty() && is_numbered)
+            || self.is_named(end.not_named_ports.as_ref(), addr, packet, port)
+    }
+
+    fn is_named(&self, set: Option<&PortSetId>, addr: IpAddr, packet: &Packet, port: Option<u16>) -> bool {
+        let Some((set, port)) = set.zip(port) else { return false };
+        packet.protocol == set.protocol().number()
+            && self.port_sets.get(set).is_some_and(|members| ports::contains(members, addr, port))
     }
 
     fn selects(&self, end: &End, addr: IpAddr) -> bool {
@@ -161,17 +223,19 @@ impl Ruleset {
     }
 }
 
-/// Returns true if the networks and ports of one side match.
-fn fits(end: &End, addr: IpAddr, port: Option<u16>) -> bool {
-    let inside = |nets: &[Cidr]| nets.iter().any(|net| net.contains(addr));
-    // A packet without ports matches neither a port list nor its negation.
-    let among = |ports: &[PortRange], yes: bool| {
-        ports.is_empty() || port.is_some_and(|port| ports.iter().any(|range| range.contains(port)) == yes)
+/// Groups untracked or pre-DNAT policies by the tiers in which they act: in a v1 store they have none.
+pub fn early_tiers(dialect: Dialect, chains: &[ChainId]) -> impl Iterator<Item = &[ChainId]> {
+    let of_one_tier = move |a: &ChainId, b: &ChainId| match (&a.source, &b.source) {
+        (Source::Policy { tier: a, .. }, Source::Policy { tier: b, .. }) => dialect == Dialect::V1 || a == b,
+        _ => true,
     };
-    (end.nets.is_empty() || inside(&end.nets))
-        && !inside(&end.not_nets)
-        && among(&end.ports, true)
-        && among(&end.not_ports, false)
+    chains.chunk_by(of_one_tier)
+}
+
+/// Returns true if the networks of one side match.
+fn fits(end: &End, addr: IpAddr) -> bool {
+    let inside = |nets: &[Cidr]| nets.iter().any(|net| net.contains(addr));
+    (end.nets.is_empty() || inside(&end.nets)) && !inside(&end.not_nets)
 }
 
 fn is_icmp(icmp: Icmp, packet: &Packet) -> bool {

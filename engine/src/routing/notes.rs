@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr};
 
+use tortie_config::Dialect;
 use tortie_config::key::{Key, Scope};
 use tortie_config::resource::Peer;
 use tortie_net::Cidr;
@@ -22,6 +23,8 @@ pub(super) fn notes(model: &Model, local: &Local, intent: &RoutingIntent) -> Vec
     network(local, &intent.view, &mut notes);
     explicit_peers(model, local, intent, &mut notes);
     nats_without_endpoint(model, &mut notes);
+    spoofed_sources(model, &mut notes);
+    vxlan(intent, &mut notes);
     let filters: Vec<String> =
         model.custom_filters().map(|(_, family, name)| format!("{}/{name}", family.as_str())).collect();
     if !filters.is_empty() {
@@ -53,6 +56,21 @@ fn own_address(model: &Model, local: &Local, notes: &mut Vec<Note>) {
             ),
         });
     }
+}
+
+fn vxlan(intent: &RoutingIntent, notes: &mut Vec<Note>) {
+    let withheld = &intent.vxlan.withheld;
+    let Some((prefix, reason)) = withheld.first_key_value() else { return };
+    let others = match withheld.len() - 1 {
+        0 => String::new(),
+        1 => " (and 1 other)".to_owned(),
+        more => format!(" (and {more} others)"),
+    };
+    notes.push(Note {
+        code: "vxlan-no-route",
+        subject: prefix.to_string(),
+        text: format!("no route to {prefix} of a VXLAN pool{others}: {reason}"),
+    });
 }
 
 fn hosts(model: &Model, notes: &mut Vec<Note>) {
@@ -106,7 +124,9 @@ fn explicit_peers(model: &Model, local: &Local, intent: &RoutingIntent, notes: &
             shared_routers.push(addr.to_string());
         }
     }
-    if let Some(first) = shared_routers.first() {
+    // Calico 3 has neither `own_only` nor `import_pools`.
+    let advisable = model.dialect() == Dialect::V1;
+    if let Some(first) = shared_routers.first().filter(|_| advisable) {
         notes.push(Note {
             code: "own-only-hint",
             subject: first.clone(),
@@ -144,6 +164,16 @@ fn explicit_peers(model: &Model, local: &Local, intent: &RoutingIntent, notes: &
 /// Reports floating addresses that are not mapped.
 fn nats_without_endpoint(model: &Model, notes: &mut Vec<Note>) {
     for workload in model.workloads(model.node()) {
+        let is_off = model.nats(workload.key, workload.value).next().is_none();
+        if is_off && workload.value.nats().next().is_some() {
+            notes.push(Note {
+                code: "nat-left-out",
+                subject: Key::Endpoint(workload.key.clone()).to_string(),
+                text: "its floating addresses (ipNATs) are not mapped: set floatingIPs of the \
+                       FelixConfiguration `default` to Enabled, or remove them"
+                    .to_owned(),
+            });
+        }
         let stray: Vec<String> =
             workload.value.stray_nats().map(|(inside, outside)| format!("{outside} to {inside}")).collect();
         if !stray.is_empty() {
@@ -155,6 +185,25 @@ fn nats_without_endpoint(model: &Model, notes: &mut Vec<Note>) {
                      of the endpoint is in force",
                     list(&stray)
                 ),
+            });
+        }
+    }
+}
+
+/// Reports workloads that ask for additional sources, which the setting does not allow.
+fn spoofed_sources(model: &Model, notes: &mut Vec<Note>) {
+    if model.dialect() == Dialect::V1 || model.allows_spoofed_sources(model.node()) {
+        return;
+    }
+    for workload in model.workloads(model.node()) {
+        if !workload.value.spoofed_sources().is_empty() {
+            notes.push(Note {
+                code: "invalid-value",
+                subject: Key::Endpoint(workload.key.clone()).to_string(),
+                text:
+                    "allowSpoofedSourcePrefixes needs WorkloadSourceSpoofing `Any`: the endpoint is refused \
+                       and passes nothing; remove the prefixes, or set workloadSourceSpoofing"
+                        .to_owned(),
             });
         }
     }
@@ -176,6 +225,10 @@ fn passes_mesh_routes(model: &Model, peer: &PeerIntent) -> bool {
 /// Reports filters that reject everything, because they do not exist or cannot be parsed.
 fn closed_filters(model: &Model, value: &Peer, key: &Key, notes: &mut Vec<Note>) {
     for name in &value.filters {
+        if model.dialect() == Dialect::V3 {
+            notes.extend(calico3_filter(model, name, key));
+            continue;
+        }
         let (code, text) = match model.filter(name) {
             Some(FilterValue::Valid(_)) => continue,
             Some(FilterValue::Unreadable) => (
@@ -197,6 +250,25 @@ fn closed_filters(model: &Model, value: &Peer, key: &Key, notes: &mut Vec<Note>)
     }
 }
 
+/// Reports a filter of Calico 3 that is not in force as it was meant.
+fn calico3_filter(model: &Model, name: &str, key: &Key) -> Option<Note> {
+    let (code, text) = match model.bgp_filter(name) {
+        Some(Some(_)) => return None,
+        Some(None) => (
+            "filter-unreadable",
+            format!("the BGPFilter {name} never had a valid value: nothing passes in either direction"),
+        ),
+        None => (
+            "filter-missing",
+            format!(
+                "there is no BGPFilter {name}, so it counts as not named, as in Calico: routes that it is meant \
+                 to reject pass; create it, or remove it from `filters` of the peer"
+            ),
+        ),
+    };
+    Some(Note { code, subject: key.to_string(), text })
+}
+
 /// Returns notes on routers that announce prefixes inside pools which no host announced, since such routes
 /// could divert traffic of workloads. `learned` lists sessions with their best paths inside pools; each note
 /// comes with the name of its session.
@@ -206,6 +278,9 @@ pub fn import_pools_hints<'a>(
     intent: &RoutingIntent,
     learned: &'a [(String, Vec<LearnedPath>)],
 ) -> Vec<(&'a str, Note)> {
+    if model.dialect() == Dialect::V3 {
+        return Vec::new();
+    }
     let mut systems: HashSet<u32> = model.hosts().map(|(_, host)| model.as_num(Some(host)).get()).collect();
     // Hosts use this AS number towards their router.
     systems.extend(intent.peers.values().filter_map(|peer| peer.local_asn));

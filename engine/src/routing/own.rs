@@ -10,6 +10,7 @@ use tortie_config::key::{EndpointKey, Key};
 use tortie_config::resource::WorkloadEndpoint;
 use tortie_net::Cidr;
 
+use super::live_migration::{EndpointRouting, EndpointRoutings};
 use super::types::{Addresses, OriginKind, Originated};
 use crate::model::Model;
 
@@ -18,6 +19,8 @@ use crate::model::Model;
 struct AddressClaim {
     kind: OriginKind,
     revision: u64,
+    /// Priority of the route, if it is not the normal one.
+    priority: Option<u32>,
 }
 
 /// Prefixes and addresses of one endpoint.
@@ -49,19 +52,23 @@ pub(super) struct AddressChanges {
 
 impl OwnAddresses {
     /// Collects the addresses of all workloads of this host.
-    pub(super) fn of(model: &Model) -> Self {
+    pub(super) fn of(model: &Model, routings: &EndpointRoutings) -> Self {
         let (mut own, mut moved) = (Self::default(), AddressChanges::default());
         for workload in model.workloads(model.node()) {
-            own.set(workload.key, Some((workload.value, workload.revision)), &mut moved);
+            let routing = routings.moving.get(workload.key).copied();
+            own.set(model, workload.key, Some((workload.value, workload.revision)), routing, &mut moved);
         }
         own
     }
 
-    /// Replaces or removes an endpoint of this host.
+    /// Replaces or removes an endpoint of this host. The addresses of a workload that still runs on another
+    /// host lead there.
     pub(super) fn set(
         &mut self,
+        model: &Model,
         key: &EndpointKey,
         now: Option<(&WorkloadEndpoint, u64)>,
+        routing: Option<EndpointRouting>,
         moved: &mut AddressChanges,
     ) {
         if let Some(before) = self.of.remove(key) {
@@ -91,16 +98,18 @@ impl OwnAddresses {
         moved.translations |= translates;
         let mut holds = EndpointAddresses { translates, ..EndpointAddresses::default() };
         let shared = Arc::new(key.clone());
-        if workload.active {
+        if workload.active && routing != Some(EndpointRouting::Withheld) {
             let borrowed = workload.nets().map(|net| (*net, OriginKind::Borrowed));
-            let floating = workload.nats().map(|(_, outside)| (Cidr::host(outside), OriginKind::Floating));
+            let floating = model.nats(key, workload);
+            let floating = floating.map(|(_, outside)| (Cidr::host(outside), OriginKind::Floating));
             for (prefix, kind) in borrowed.chain(floating) {
                 let claims = self.claims.entry(prefix).or_default();
-                claims.entry(Arc::clone(&shared)).or_insert(AddressClaim { kind, revision });
+                let priority = routing.and_then(|routing| routing.priority(prefix.is_v4()));
+                claims.entry(Arc::clone(&shared)).or_insert(AddressClaim { kind, revision, priority });
                 holds.prefixes.push(prefix);
             }
             holds.addresses.extend(workload.nets().filter(|net| net.is_host()).map(Cidr::addr));
-            holds.addresses.extend(workload.nats().map(|(_, outside)| outside));
+            holds.addresses.extend(model.nats(key, workload).map(|(_, outside)| outside));
             for addr in &holds.addresses {
                 *self.addresses.entry(*addr).or_default() += 1;
             }
@@ -119,7 +128,8 @@ impl OwnAddresses {
     pub(super) fn originated(&self, prefix: &Cidr) -> Option<Originated> {
         let (key, claim) = self.claims.get(prefix)?.first_key_value()?;
         let key = Key::Endpoint((**key).clone()).to_string();
-        Some(Originated { kind: claim.kind, key: key.into(), revision: claim.revision })
+        let (kind, revision, priority) = (claim.kind, claim.revision, claim.priority);
+        Some(Originated { kind, key: key.into(), revision, priority })
     }
 
     /// Returns every address that leads to a workload.

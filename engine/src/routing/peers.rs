@@ -20,9 +20,13 @@
 //! way. Any other peer carries the family of its address, because its other address is not known, unless its
 //! value lists `families`.
 //!
+//! In a store of Calico 3, the projection has made the reverse of a peering explicit, so that 3 does not
+//! apply; every session carries the family of its address, as with Calico's daemons.
+//!
 //! **Dialling.** Between hosts of the cluster, the host whose address is greater as text dials at once
 //! (`10.0.0.9` is greater than `10.0.0.10`), and the other one after 5 s: a connection collision would end a
-//! graceful restart in progress. Routers are dialled at once.
+//! graceful restart in progress. Routers are dialled at once. In a store of Calico 3 that concerns the mesh
+//! and global peers that are nodes, and both ends of other explicit peers dial, as Calico's do.
 //!
 //! **Route reflection** (RFC 4456): the peer is a client if it is in the local AS, this host has a cluster
 //! id, and the peer has none or another one. Equal cluster ids mean plain iBGP.
@@ -31,6 +35,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use smallvec::SmallVec;
+use tortie_config::Dialect;
 use tortie_config::key::{BgpItem, IpFamily, Key, Scope};
 use tortie_config::resource::{self, NextHopMode, Peer, PeerAs, SourceAddr};
 use tortie_net::Cidr;
@@ -224,6 +229,8 @@ impl PeerBuilder<'_> {
         let mut peer = self.plain(PeerKind::Mesh, asn, self.model.listen_port(Some(host)), source);
         peer.password = self.local.mesh.password.clone();
         peer.bfd = self.local.mesh.bfd.clone();
+        peer.restart_time = self.local.mesh_restart_time.unwrap_or(RESTART_TIME);
+        peer.next_hop = self.default_next_hop(asn != self.local.asn);
         peer.policy.own_only = self.local.mesh.own_only;
         peer
     }
@@ -246,15 +253,19 @@ impl PeerBuilder<'_> {
 
     /// Returns the session that answers another host's peering with this one.
     fn reverse(&self, name: &str, host: &Host) -> Option<PeerIntent> {
-        let has = self.model.has_peer(Some(name), self.own);
+        // The projection of Calico 3 has made the peers of this host explicit.
+        if self.local.dialect == Dialect::V3 {
+            return None;
+        }
+        // The other host drops its own peer at an address that a global peer has.
+        let of_all = self.local.wanted_by_all.iter().find(|peer| peer.ip == self.own);
+        let has = of_all.is_none() && self.model.has_peer(Some(name), self.own);
         let theirs =
             has.then(|| self.model.peers_at(&Scope::Host(name.to_owned()), self.own).next()).flatten();
-        let (value, source) = match &theirs {
-            Some(stored) => (stored.value, PeerSource::PeerOfHost(name.to_owned())),
-            None => {
-                let value = self.local.wanted_by_all.iter().find(|peer| peer.ip == self.own)?;
-                (value, PeerSource::PeerOfAll(name.to_owned()))
-            }
+        let (value, source) = match (of_all, &theirs) {
+            (Some(value), _) => (value, PeerSource::PeerOfAll(name.to_owned())),
+            (None, Some(stored)) => (stored.value, PeerSource::PeerOfHost(name.to_owned())),
+            (None, None) => return None,
         };
         let asn = value.local_as_num.unwrap_or_else(|| self.model.as_num(Some(host))).get();
         let mut peer = self.plain(PeerKind::Node, asn, self.model.listen_port(Some(host)), source);
@@ -288,11 +299,18 @@ impl PeerBuilder<'_> {
             PeerAs::External => ANY_EXTERNAL,
             PeerAs::Internal => value.local_as_num.map_or(self.local.asn, resource::Asn::get),
         };
+        let is_v3 = self.local.dialect == Dialect::V3;
         let port = value.port.unwrap_or_else(|| match self.host {
-            Some((_, host)) => self.model.listen_port(Some(host)),
-            None => tortie_config::key::BGP_PORT,
+            // In a store of Calico 3 the value has the port of the node, if it is that node.
+            Some((_, host)) if !is_v3 => self.model.listen_port(Some(host)),
+            _ => tortie_config::key::BGP_PORT,
         });
-        let mut peer = self.plain(kind, asn, port, PeerSource::Key(key));
+        let object = if is_v3 { self.model.object_of(&key.to_string()) } else { None };
+        let source = match object {
+            Some(object) => PeerSource::Object { key, title: object.title() },
+            None => PeerSource::Key(key),
+        };
+        let mut peer = self.plain(kind, asn, port, source);
         self.families(&mut peer, value);
         self.times(&mut peer, value);
         peer.local = match value.source_addr {
@@ -301,15 +319,18 @@ impl PeerBuilder<'_> {
             SourceAddr::Addr(addr) => Some(addr),
         };
         peer.local_asn = value.local_as_num.map(resource::Asn::get).filter(|asn| *asn != self.local.asn);
+        if is_v3 && !(kind == PeerKind::Global && value.calico_node) {
+            peer.dial_after = Some(Duration::ZERO);
+        }
         if value.passive_mode {
             peer.dial_after = None;
         }
         let ebgp = asn != peer.local_asn.unwrap_or(self.local.asn);
         peer.next_hop = match value.next_hop_mode {
-            Some(mode) => mode,
+            Some(mode) if mode != NextHopMode::Auto => mode,
             // `keep_next_hop` only ever applied to eBGP sessions.
             None if value.keep_next_hop && ebgp => NextHopMode::Keep,
-            None => NextHopMode::Auto,
+            _ => self.default_next_hop(ebgp),
         };
         peer.allow_local_as = value.num_allow_local_as;
         peer.ttl_security = value.ttl_security;
@@ -328,9 +349,16 @@ impl PeerBuilder<'_> {
             import_pools: value.import_pools,
             filters: value.filters.clone(),
         };
-        let theirs = value.rr_cluster_id.or_else(|| self.host.and_then(|(_, host)| host.cluster_id()));
+        let of_host = || self.host.filter(|_| !is_v3).and_then(|(_, host)| host.cluster_id());
+        let theirs = value.rr_cluster_id.or_else(of_host);
         peer.reflector_client = self.client(&peer, theirs);
         peer
+    }
+
+    /// Returns the next hop handling of a session without a mode. BIRD under Calico 3 keeps the next hop of
+    /// every learned route towards iBGP peers; before, Calico set `next hop self` for all of them.
+    fn default_next_hop(&self, ebgp: bool) -> NextHopMode {
+        if self.local.dialect == Dialect::V3 && !ebgp { NextHopMode::Keep } else { NextHopMode::Auto }
     }
 
     fn families(&self, peer: &mut PeerIntent, value: &Peer) {

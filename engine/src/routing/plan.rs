@@ -12,13 +12,15 @@ use tortie_config::key::{EndpointKey, Key};
 use tortie_net::Cidr;
 
 use super::filter::Filters;
+use super::live_migration::{EndpointRouting, EndpointRoutings};
 use super::local::{Local, NodeOptions, candidates};
 use super::notes::notes;
 use super::originate::{blackholes, of_workload, originated, tunnel, view, withheld_blocks};
 use super::own::{AddressChanges, OwnAddresses};
 use super::peers::{interface_peers, named_at, peers_at};
 use super::ranges::ranges;
-use super::types::RoutingIntent;
+use super::types::{OriginKind, Originated, RoutingIntent};
+use super::vxlan::{self, vxlan};
 use crate::model::{Model, ModelChanges};
 use crate::routing::persistent_map::Persistent;
 
@@ -41,10 +43,14 @@ pub struct IntentChange {
     pub blackholes: bool,
     /// The IPIP tunnel.
     pub tunnel: bool,
+    /// The VXLAN.
+    pub vxlan: bool,
     /// The view, so that decisions about single routes may differ.
     pub view: bool,
     /// Addresses of endpoints, so that decisions about learned routes to them may differ.
     pub addresses: bool,
+    /// Routing of endpoints whose workloads move.
+    pub endpoint_routings: bool,
     /// Notes for `status`.
     pub notes: bool,
 }
@@ -63,7 +69,11 @@ pub struct Planner {
     options: NodeOptions,
     local: Local,
     own: OwnAddresses,
+    /// True if floating addresses were in force at the last update.
+    maps_floating: bool,
     intent: RoutingIntent,
+    /// Endpoints whose routing changed since the last update.
+    rerouted: BTreeSet<EndpointKey>,
 }
 
 impl Planner {
@@ -73,7 +83,7 @@ impl Planner {
         let local = Local::of(model, &options);
         let intent = RoutingIntent {
             asn: local.asn,
-            router_id: local.router_id(model.node()),
+            router_id: local.router_id(model.node(), &options),
             multipath: model.multipath(),
             listen: local.listen(&options),
             peers: Persistent::default(),
@@ -82,11 +92,15 @@ impl Planner {
             blackholes: Arc::default(),
             withheld_blocks: Arc::default(),
             tunnel: None,
+            vxlan: Arc::default(),
             view: Arc::default(),
             addresses: Persistent::default(),
+            endpoint_routings: Arc::default(),
             notes: Arc::default(),
         };
-        let mut planner = Self { options, local, own: OwnAddresses::default(), intent };
+        let (own, rerouted) = (OwnAddresses::default(), BTreeSet::new());
+        let maps_floating = model.maps_floating_addresses(model.node());
+        let mut planner = Self { options, local, own, maps_floating, intent, rerouted };
         planner.update(model, &ModelChanges::everything());
         planner
     }
@@ -106,6 +120,19 @@ impl Planner {
         changed
     }
 
+    /// Sets the routing of the endpoints. [`Planner::update`] must be called then. Returns true if an endpoint
+    /// is routed that was withheld.
+    pub fn reroute(&mut self, routings: EndpointRoutings) -> bool {
+        let before = std::mem::replace(&mut self.intent.endpoint_routings, Arc::new(routings));
+        let now = Arc::clone(&self.intent.endpoint_routings);
+        let keys = before.moving.keys().chain(now.moving.keys());
+        self.rerouted.extend(keys.filter(|key| before.moving.get(*key) != now.moving.get(*key)).cloned());
+        let is_withheld = |routings: &EndpointRoutings, key: &EndpointKey| {
+            routings.moving.get(key) == Some(&EndpointRouting::Withheld)
+        };
+        before.moving.keys().any(|key| is_withheld(&before, key) && !is_withheld(&now, key))
+    }
+
     /// Updates the intent. `changes` must contain all changes of the model since the last call.
     pub fn update(&mut self, model: &Model, changes: &ModelChanges) -> IntentChange {
         let mut change = IntentChange::default();
@@ -114,7 +141,7 @@ impl Planner {
         let translations = self.update_routes(model, changes, &mut change);
         let peers = changes.peers.any() || changes.peers.hints;
         let routes = changes.pools || changes.originated || translations;
-        if changes.hosts || changes.node || changes.filters || routes || peers {
+        if changes.hosts || changes.node || changes.filters || routes || peers || change.vxlan {
             let notes = notes(model, &self.local, &self.intent);
             replace(&mut self.intent.notes, notes.into(), &mut change.notes);
         }
@@ -134,7 +161,11 @@ impl Planner {
             self.local = local;
             let listen = self.local.listen(&self.options);
             replace(&mut self.intent.asn, self.local.asn, &mut change.node);
-            replace(&mut self.intent.router_id, self.local.router_id(model.node()), &mut change.node);
+            replace(
+                &mut self.intent.router_id,
+                self.local.router_id(model.node(), &self.options),
+                &mut change.node,
+            );
             replace(&mut self.intent.listen, listen, &mut change.node);
         }
         if all {
@@ -182,18 +213,27 @@ impl Planner {
 
     /// Updates routes and addresses. Returns true if notes on 1:1 NAT may have changed.
     fn update_routes(&mut self, model: &Model, changes: &ModelChanges, change: &mut IntentChange) -> bool {
-        let all = changes.keys.is_empty() && changes.own_endpoints;
+        let maps_floating = model.maps_floating_addresses(model.node());
+        let all = (changes.keys.is_empty() && changes.own_endpoints) || maps_floating != self.maps_floating;
+        self.maps_floating = maps_floating;
         let mut moved = AddressChanges { translations: all, ..AddressChanges::default() };
+        change.endpoint_routings |= !self.rerouted.is_empty();
         if all {
-            self.own = OwnAddresses::of(model);
-        } else if changes.own_endpoints {
-            for key in changes.keys.iter().filter_map(|changed| changed.key.as_ref()) {
-                if let Key::Endpoint(key @ EndpointKey::Workload { host, .. }) = key
-                    && host == model.node()
-                {
-                    let now = model.workload(key).map(|workload| (workload.value, workload.revision));
-                    self.own.set(key, now, &mut moved);
+            self.rerouted.clear();
+            self.own = OwnAddresses::of(model, &self.intent.endpoint_routings);
+        } else {
+            let mut keys = std::mem::take(&mut self.rerouted);
+            let changed = changes.keys.iter().filter(|_| changes.own_endpoints);
+            keys.extend(changed.filter_map(|changed| match &changed.key {
+                Some(Key::Endpoint(key @ EndpointKey::Workload { host, .. })) if host == model.node() => {
+                    Some(key.clone())
                 }
+                _ => None,
+            }));
+            for key in &keys {
+                let now = model.workload(key).map(|workload| (workload.value, workload.revision));
+                let routing = self.intent.endpoint_routings.moving.get(key).copied();
+                self.own.set(model, key, now, routing, &mut moved);
             }
         }
         if self.update_withheld(model, changes)
@@ -203,6 +243,7 @@ impl Planner {
             || changes.advertisements
             || changes.node
             || changes.settings
+            || change.view
         {
             self.all_routes(model, change);
         } else {
@@ -210,7 +251,16 @@ impl Planner {
             if changes.hosts || changes.peers.any() {
                 replace(&mut self.intent.tunnel, tunnel(model, &self.intent.view), &mut change.tunnel);
             }
-            self.own_routes(&moved, change);
+            match change.tunnel {
+                // A block of the tunnel address alone comes and goes with it.
+                true => self.all_routes(model, change),
+                false => self.own_routes(&moved, change),
+            }
+        }
+        let shadowed = self.intent.vxlan.is_on() && !moved.addresses.is_empty();
+        if all || shadowed || vxlan::may_differ(changes) {
+            let vxlan = vxlan(model, &self.local, |addr| self.own.has(addr));
+            replace(&mut self.intent.vxlan, Arc::new(vxlan), &mut change.vxlan);
         }
         moved.translations
     }
@@ -253,8 +303,10 @@ impl Planner {
         for prefix in &moved.prefixes {
             let now = of_workload(prefix, view, own);
             let before = self.intent.originated.get(prefix);
-            // A workload's prefix that equals an own block is announced as the block.
-            if before == now.as_ref() || view.own_blocks.contains(prefix) {
+            // A workload's prefix that equals an own block or a service range is announced as such.
+            let other =
+                |route: &Originated| matches!(route.kind, OriginKind::OwnBlock | OriginKind::ServiceRange);
+            if before == now.as_ref() || before.is_some_and(other) {
                 continue;
             }
             change.originated = true;

@@ -9,8 +9,11 @@ use smallvec::SmallVec;
 use tortie_config::key::{BgpItem, IpFamily, Key};
 use tortie_net::{Cidr, ScopedAddr};
 
+use super::calico3::Calico3View;
 use super::filter::{FilterChanges, Filters};
+use super::live_migration::EndpointRoutings;
 use super::ranges::RangeIntent;
+use super::vxlan::VxlanIntent;
 use crate::routing::persistent_map::Persistent;
 
 /// Types of the data model that routing uses unchanged.
@@ -85,10 +88,14 @@ pub struct RoutingIntent {
     pub withheld_blocks: Arc<BTreeMap<Cidr, String>>,
     /// IPIP tunnel, if an IPv4 pool has IPIP.
     pub tunnel: Option<TunnelIntent>,
+    /// The VXLAN.
+    pub vxlan: Arc<VxlanIntent>,
     /// View that decisions about single routes use.
     pub view: Arc<RoutingView>,
     /// Addresses of this host's endpoints.
     pub addresses: Addresses,
+    /// Endpoints of this host whose addresses are not routed as usual, because their workloads move.
+    pub endpoint_routings: Arc<EndpointRoutings>,
     /// Notes for `status`: unexpected conditions that are not errors (a host without address, a suggestion to
     /// set `own_only`).
     pub notes: Arc<[Note]>,
@@ -140,6 +147,13 @@ impl PeerKind {
 pub enum PeerSource {
     /// Key of a configured peer, interface or range.
     Key(Key),
+    /// Object of a Calico 3 store that gave the key.
+    Object {
+        /// Key of the entry.
+        key: Key,
+        /// Kind and name of the object.
+        title: String,
+    },
     /// Node-to-node mesh with this host.
     Mesh(String),
     /// Reverse of a peering: this host is an own peer of the named one.
@@ -154,7 +168,7 @@ impl PeerSource {
     #[must_use]
     pub fn key(&self, family: IpFamily) -> Key {
         match self {
-            Self::Key(key) => key.clone(),
+            Self::Key(key) | Self::Object { key, .. } => key.clone(),
             Self::Mesh(host) | Self::PeerOfHost(host) | Self::PeerOfAll(host) => {
                 Key::bgp_host(host, BgpItem::Address(family))
             }
@@ -166,6 +180,7 @@ impl std::fmt::Display for PeerSource {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Key(key) => write!(f, "{key}"),
+            Self::Object { title, .. } => f.write_str(title),
             Self::Mesh(host) => write!(f, "node-to-node mesh with {host}"),
             Self::PeerOfHost(host) => write!(f, "{host} has this host as its peer"),
             Self::PeerOfAll(host) => write!(f, "this host is a global peer, so {host} peers with it"),
@@ -354,6 +369,9 @@ pub struct Originated {
     pub key: Arc<str>,
     /// Store revision that the route comes from; 0 if unknown.
     pub revision: u64,
+    /// Priority (metric) of the address of a workload in a store of Calico 3; a learned path with a better one
+    /// is preferred. `None` for all other routes, which are preferred to every learned path.
+    pub priority: Option<u32>,
 }
 
 /// Kind of an originated route.
@@ -361,10 +379,12 @@ pub struct Originated {
 pub enum OriginKind {
     /// A block with a confirmed (or state-less) affinity, whose value names this host.
     OwnBlock,
-    /// A workload address outside of the own blocks.
+    /// A workload address outside of the own blocks, or announced in addition to its block.
     Borrowed,
     /// The external address of a 1:1 NAT mapping.
     Floating,
+    /// A configured range of service addresses (Calico 3).
+    ServiceRange,
 }
 
 /// Desired configuration of `tunl0`.
@@ -373,8 +393,10 @@ pub struct TunnelIntent {
     /// Tunnel address (`IpInIpTunnelAddr`); `None` until one is allocated, and the device is up without an
     /// address.
     pub addr: Option<Ipv4Addr>,
-    /// MTU (`IpInIpMtu`); `None` for 1440, or the link's MTU minus 20 if that is smaller.
+    /// MTU (`IpInIpMtu`); `None` for the link's MTU minus 20, and at most `max_mtu`.
     pub mtu: Option<u32>,
+    /// Upper bound of an MTU that is not configured. Calico 3 has none.
+    pub max_mtu: Option<u32>,
 }
 
 /// A pool as routing uses it.
@@ -384,6 +406,8 @@ pub struct PoolView {
     pub cidr: Cidr,
     /// IPIP mode, for IPv4 pools with `ipip` set.
     pub ipip: Option<IpipMode>,
+    /// VXLAN mode, for pools of both families with `vxlan_mode` set.
+    pub vxlan: Option<IpipMode>,
     /// True if the pool is disabled; its routes are still exported.
     pub disabled: bool,
 }
@@ -407,6 +431,8 @@ pub struct RoutingView {
     pub advertisements: Vec<PrefixAdvertisement>,
     /// Filters that peers reference.
     pub filters: Filters,
+    /// Values that only a store of Calico 3 has; `None` in a store of the v1 model.
+    pub calico3: Option<Calico3View>,
 }
 
 /// Result of the export gates.
@@ -414,7 +440,8 @@ pub struct RoutingView {
 pub struct GateDecision {
     /// True if the route is announced.
     pub accept: bool,
-    /// Name of the deciding gate, one of [`EXPORT_GATES`](super::EXPORT_GATES).
+    /// Name of the deciding gate, one of [`EXPORT_GATES`](super::EXPORT_GATES) or
+    /// [`EXPORT_GATES_CALICO_3`](super::EXPORT_GATES_CALICO_3).
     pub gate: &'static str,
     /// Communities to add if the route is announced.
     pub communities: Vec<u32>,
@@ -422,6 +449,8 @@ pub struct GateDecision {
     pub large_communities: Vec<[u32; 3]>,
     /// Filter rules whose changes apply if the route is announced.
     pub changes: FilterChanges,
+    /// LOCAL_PREF towards iBGP peers, before the changes; `None` for that of the route.
+    pub local_pref: Option<u32>,
 }
 
 /// A learned route as the speaker selected it.
@@ -431,6 +460,8 @@ pub struct LearnedChange {
     pub prefix: Cidr,
     /// BGP next hops, sorted; empty if the prefix was withdrawn.
     pub next_hops: SmallVec<[ScopedAddr; 2]>,
+    /// LOCAL_PREF of the best path; `None` for the default.
+    pub local_pref: Option<u32>,
     /// Change that this route belongs to.
     pub change: ChangeId,
 }
@@ -453,12 +484,14 @@ pub enum KernelRoute {
     Via {
         /// Next hops of the route; not empty.
         hops: Vec<Hop>,
-        /// Reason: `plain`, `ipip-always`, `ipip-cross-subnet`, `same-subnet`, `outside-pools`.
+        /// Reason: `plain`, `ipip-always`, `ipip-cross-subnet`, `same-subnet`, `outside-pools`, `vxlan`,
+        /// `vxlan-same-subnet`.
         reason: &'static str,
     },
     /// No route is installed.
     Withheld {
-        /// Reason: `unresolved`, `no-network` (cross-subnet without `network_v4`), `no-tunnel`.
+        /// Reason: `unresolved`, `no-network` (cross-subnet without `network_v4`), `no-tunnel`, `vxlan-pool`
+        /// (routes in the pool come from the store).
         reason: &'static str,
     },
 }
@@ -477,5 +510,10 @@ pub enum Hop {
     Tunnel {
         /// Remote tunnel endpoint.
         remote: Ipv4Addr,
+    },
+    /// Route `via <tunnel address> dev vxlan.calico onlink`, for IPv6 on `vxlan-v6.calico`.
+    Vxlan {
+        /// Tunnel address of the other host.
+        remote: IpAddr,
     },
 }

@@ -13,8 +13,10 @@ use crate::ipam::keyspace::Keyspace;
 const WINDOWS: &str = "windows-reserved-ipam-handle";
 /// Value of the attribute `type` for an address that an administrator reserved.
 pub const RESERVED: &str = "reserved";
-/// Prefix of the handles of tunnel addresses; the host name follows.
-const TUNNEL: &str = "ipip-tunnel-addr-";
+/// Middle of the handles of tunnel addresses: the kind of the tunnel stands before it, the host name follows.
+const TUNNEL: &str = "-tunnel-addr-";
+/// Kinds of tunnels in handles. The store shows the addresses of the first ones.
+const TUNNEL_KINDS: [&str; 5] = ["ipip", "vxlan", "vxlan-v6", "wireguard", "wireguard-v6"];
 
 /// Returns all inconsistencies, sorted by [`Kind`] and subject.
 #[must_use]
@@ -60,6 +62,13 @@ fn users(state: &IpamState, evidence: &Evidence) -> BTreeMap<IpAddr, Users> {
     users
 }
 
+/// Returns true if an endpoint or a tunnel would show that an allocation of Calico 3 is in use: the handle is
+/// `<network>.<container>` or a tunnel's, and nothing else is about to hold the address.
+fn has_known_holder(attribute: &Attribute) -> bool {
+    let known = |handle: &str| handle.contains('.') || handle.contains(TUNNEL);
+    attribute.handle.as_deref().is_some_and(known) && attribute.alternate_owner.is_none()
+}
+
 struct ConsistencyCheck<'a> {
     state: &'a IpamState,
     evidence: &'a Evidence,
@@ -87,17 +96,22 @@ impl ConsistencyCheck<'_> {
                 if let Some(addr) = cidr.nth(ordinal.into())
                     && !self.users.contains_key(&addr)
                 {
-                    self.unused(addr, stored, attribute);
+                    self.unused((addr, ordinal), stored, attribute);
                 }
             }
         }
     }
 
     /// Reports an allocated address that no endpoint and no interface uses.
-    fn unused(&mut self, addr: IpAddr, block: &StoredValue<Block>, attribute: &Attribute) {
+    fn unused(&mut self, (addr, ordinal): (IpAddr, u32), block: &StoredValue<Block>, attribute: &Attribute) {
         let handle = attribute.handle.as_deref();
-        let tunnel_of = handle.and_then(|handle| handle.strip_prefix(TUNNEL));
-        let is_tunnel = tunnel_of.is_some_and(|host| self.state.tunnels.get(host) == Some(&addr));
+        let tunnel = handle.and_then(|handle| handle.split_once(TUNNEL));
+        let tunnel = tunnel.filter(|(kind, _)| TUNNEL_KINDS.contains(kind));
+        let tunnel_of = tunnel.map(|(_, host)| host);
+        let is_tunnel = tunnel.is_some_and(|(kind, host)| {
+            let is_unknown = kind.starts_with("wireguard") && !self.is_gone(host);
+            is_unknown || self.state.tunnels.contains(&(host.to_owned(), addr))
+        });
         let is_dockers = self.state.docker.get(&addr).is_some_and(|host| !self.is_gone(host));
         // Addresses that `tortie-ipam` allocates for a network of a host (on a bridge or on no interface,
         // with or without containers), and addresses that an administrator reserved without an endpoint.
@@ -113,6 +127,10 @@ impl ConsistencyCheck<'_> {
             (None, None) => "allocated without handle and attributes".to_owned(),
         };
         let (kind, why) = match host {
+            // Calico 3 has holders that are no endpoints, such as virtual machines between two hosts.
+            Some(host) if self.state.is_calico_3 && !has_known_holder(attribute) => {
+                (Kind::Unproven, format!("{holder} on {host}, in a form that only its writer can judge"))
+            }
             Some(host) if self.is_gone(host) => {
                 (Kind::Leaked, format!("{holder} on {host}, which is no longer a host of the cluster"))
             }
@@ -137,6 +155,7 @@ impl ConsistencyCheck<'_> {
             handle: attribute.handle.clone(),
             attributes: attribute.secondary.clone().unwrap_or_default(),
             revision: block.revision,
+            sequence: block.value.sequence().map(|_| block.value.allocation_sequence(ordinal)),
         };
         self.add_finding(kind, &addr.to_string(), why, (kind == Kind::Leaked).then_some(fix));
     }

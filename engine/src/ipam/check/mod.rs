@@ -122,6 +122,9 @@ pub enum Repair {
         attributes: Map<String, Value>,
         /// Revision of the block at the time of the check.
         revision: u64,
+        /// Sequence number of the allocation, in a block that has sequence numbers (Calico 3).
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        sequence: Option<u64>,
     },
     /// Sets the counts of a handle to those of the blocks.
     Handle {

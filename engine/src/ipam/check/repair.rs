@@ -21,7 +21,7 @@ pub(in crate::ipam) fn repair(
 ) -> PlanStep<RepairOutcome> {
     draft::run(keyspace, state, |draft| {
         let done = match fix {
-            Repair::Release { addr, block, handle, attributes, revision } => {
+            Repair::Release { addr, block, handle, attributes, revision, sequence } => {
                 let secondary = Some(attributes.clone()).filter(|attributes| !attributes.is_empty());
                 let nameless = secondary.is_none();
                 let attribute = Attribute { handle: handle.clone(), secondary, ..Attribute::default() };
@@ -29,7 +29,7 @@ pub(in crate::ipam) fn repair(
                 if nameless && known.is_none_or(|known| known.revision != *revision) {
                     false
                 } else {
-                    release(draft, AttributeHolding { addr: *addr, block: *block, attribute })?
+                    release(draft, AttributeHolding { addr: *addr, block: *block, attribute }, *sequence)?
                 }
             }
             Repair::Handle { handle, blocks } => count(draft, handle, blocks)?,
@@ -42,10 +42,17 @@ pub(in crate::ipam) fn repair(
 
 /// The allocation in the store may have more fields than the finding. Handle and attributes identify the
 /// allocation.
-fn release(draft: &mut Draft<'_>, mut holding: AttributeHolding) -> Result<bool, PlanStop> {
+fn release(
+    draft: &mut Draft<'_>,
+    mut holding: AttributeHolding,
+    sequence: Option<u64>,
+) -> Result<bool, PlanStop> {
     let Some(block) = draft.block(&holding.block)? else { return Ok(false) };
-    let held = ordinal(&block, holding.addr).and_then(|ordinal| block.allocation(ordinal));
-    let Some(held) = held else { return Ok(false) };
+    let Some(ordinal) = ordinal(&block, holding.addr) else { return Ok(false) };
+    let Some(held) = block.allocation(ordinal) else { return Ok(false) };
+    if sequence.is_some_and(|sequence| sequence != block.allocation_sequence(ordinal)) {
+        return Ok(false);
+    }
     let named = |attribute: &Attribute| attribute.secondary.clone().unwrap_or_default();
     if held.handle != holding.attribute.handle || named(held) != named(&holding.attribute) {
         return Ok(false);

@@ -5,9 +5,10 @@ use std::net::IpAddr;
 
 use tortie_config::Resource;
 use tortie_config::key::{DockerItem, EndpointKey, Key, Scope, prefix};
-use tortie_config::resource::{Affinity, Block, Handle, IpamConfig, Pool, ValueError};
+use tortie_config::resource::{Affinity, Block, Handle, IpamConfig, Pool, Setting, ValueError};
 use tortie_net::Cidr;
 
+use crate::ipam::cluster;
 use crate::ipam::keyspace::{Keyspace, Place};
 use tortie_store::{KeyValue, Snapshot, Store, StoreError};
 
@@ -52,8 +53,8 @@ pub struct IpamState {
     pub affinities: BTreeMap<(String, Cidr), StoredValue<Affinity>>,
     /// Workload endpoints of all hosts. Empty for a local keyspace, whose addresses have no endpoints.
     pub endpoints: Vec<Endpoint>,
-    /// Tunnel addresses by host.
-    pub tunnels: BTreeMap<String, IpAddr>,
+    /// Hosts with the addresses of their tunnels, up to three of each.
+    pub tunnels: BTreeSet<(String, IpAddr)>,
     /// Hosts by the addresses that their Docker drivers allocated. Gateways and auxiliary addresses of a
     /// Docker network are on no interface.
     pub docker: BTreeMap<IpAddr, String>,
@@ -61,6 +62,8 @@ pub struct IpamState {
     pub hosts: BTreeSet<String>,
     /// Keys whose values cannot be parsed, with the reason.
     pub unreadable: Vec<(String, String)>,
+    /// True for a Calico 3 store, whose addresses may have holders of kinds that only Calico knows.
+    pub is_calico_3: bool,
 }
 
 impl IpamState {
@@ -69,22 +72,28 @@ impl IpamState {
     pub fn prefixes(keyspace: &Keyspace) -> Vec<String> {
         let mut prefixes = keyspace.root_prefixes();
         if *keyspace == Keyspace::Global {
-            let hosts = format!("{}host/", prefix::V1);
-            prefixes.extend([
-                hosts,
-                prefix::BGP.to_owned(),
-                prefix::STATUS.to_owned(),
-                prefix::TORTIE_HOSTS.to_owned(),
-            ]);
+            prefixes.extend([format!("{}host/", prefix::V1), prefix::BGP.to_owned()]);
+        }
+        if keyspace.is_shared() {
+            prefixes.extend([prefix::STATUS.to_owned(), prefix::TORTIE_HOSTS.to_owned()]);
         }
         prefixes
     }
 
-    /// Returns the prefixes to list, in addition to the blocks, for the state of one host in the global
+    /// Returns the prefixes to list, in addition to the blocks, for the state of one host in a shared
     /// keyspace. It is the part of [`IpamState::prefixes`] that may show that an address allocated by this
     /// host is in use. Docker's drivers record addresses that are on no interface.
     #[must_use]
-    pub fn prefixes_of(host: &str) -> Vec<String> {
+    pub fn prefixes_of(keyspace: &Keyspace, host: &str) -> Vec<String> {
+        if keyspace.is_calico_3() {
+            let mut prefixes = cluster::prefixes_of_holders();
+            prefixes.extend([
+                prefix::IPAM_CONFIG.to_owned(),
+                prefix::affinities_of(host),
+                prefix::tortie_host(host),
+            ]);
+            return prefixes;
+        }
         vec![
             prefix::POOLS.to_owned(),
             prefix::IPAM_CONFIG.to_owned(),
@@ -105,13 +114,25 @@ impl IpamState {
     /// Parses a snapshot of [`IpamState::prefixes`].
     #[must_use]
     pub fn of(keyspace: &Keyspace, snapshot: &Snapshot) -> Self {
-        let mut state = Self { revision: snapshot.revision, ..Self::default() };
+        if !keyspace.is_calico_3() {
+            return Self::of_entries(keyspace, snapshot.revision, &snapshot.entries);
+        }
+        let projected = cluster::project(snapshot);
+        let mut state = Self::of_entries(keyspace, snapshot.revision, &projected.entries);
+        state.is_calico_3 = true;
+        state.hosts.extend(projected.hosts);
+        state.unreadable.extend(projected.unreadable);
+        state
+    }
+
+    fn of_entries(keyspace: &Keyspace, revision: u64, entries: &[KeyValue]) -> Self {
+        let mut state = Self { revision, ..Self::default() };
         let mut old = Vec::new();
-        for entry in &snapshot.entries {
+        for entry in entries {
             match keyspace.place(&entry.key) {
                 Some(Place::LegacyHandle(id)) => old.push((id, entry)),
                 Some(place) => state.take(place, entry),
-                None if *keyspace == Keyspace::Global => state.take_other(entry),
+                None if keyspace.is_shared() => state.take_other(entry),
                 None => {}
             }
         }
@@ -136,12 +157,22 @@ impl IpamState {
             Place::Pool(cidr) => Pool::parse(cidr, bytes)
                 .map(|value| drop(self.pools.insert(cidr, StoredValue { value, revision }))),
             Place::Config => IpamConfig::parse(bytes).map(|config| self.config = config),
-            Place::Block(cidr) => Block::parse(cidr, bytes)
-                .map(|value| drop(self.blocks.insert(cidr, StoredValue { value, revision }))),
-            Place::Handle(id) | Place::LegacyHandle(id) => Handle::parse(&id, bytes)
-                .map(|value| drop(self.handles.insert(id, StoredValue { value, revision }))),
-            Place::Affinity { host, block } => Affinity::parse(bytes)
-                .map(|value| drop(self.affinities.insert((host, block), StoredValue { value, revision }))),
+            // What a writer marked as deleted does not exist.
+            Place::Block(cidr) => Block::parse(cidr, bytes).map(|value| {
+                if !value.is_deleted() {
+                    self.blocks.insert(cidr, StoredValue { value, revision });
+                }
+            }),
+            Place::Handle(id) | Place::LegacyHandle(id) => Handle::parse(&id, bytes).map(|value| {
+                if !value.is_deleted() {
+                    self.handles.insert(id, StoredValue { value, revision });
+                }
+            }),
+            Place::Affinity { host, block } => Affinity::parse(bytes).map(|value| {
+                if !value.is_deleted() {
+                    self.affinities.insert((host, block), StoredValue { value, revision });
+                }
+            }),
         };
         if let Err(error) = taken {
             self.unreadable.push((entry.key.clone(), error.to_string()));
@@ -173,10 +204,10 @@ impl IpamState {
                 self.docker.insert(*addr, host.clone());
             }
             Key::Felix { .. } | Key::Docker { .. } => {}
-            Key::Setting(Scope::Host(host), name) if name == "IpInIpTunnelAddr" => {
+            Key::Setting(Scope::Host(host), name) if Setting::TUNNEL_ADDRESSES.contains(&name.as_str()) => {
                 let addr = std::str::from_utf8(&entry.value).ok().and_then(|text| text.trim().parse().ok());
                 if let Some(addr) = addr {
-                    self.tunnels.insert(host.clone(), addr);
+                    self.tunnels.insert((host.clone(), addr));
                 }
             }
             key if entry.key.starts_with(prefix::IPAM) => {

@@ -9,6 +9,7 @@ use tortie_config::key::{Key, Scope, prefix};
 use tortie_net::Cidr;
 
 use crate::ipam::AllocationRequest;
+use crate::ipam::cluster;
 use crate::ipam::draft::Draft;
 use crate::ipam::holders::host_networks::HostNetwork;
 use crate::ipam::keyspace::Keyspace;
@@ -53,11 +54,14 @@ impl Excluded {
         pools: impl Fn(&Cidr) -> bool,
     ) -> Result<Self, PlanStop> {
         let mut excluded = Self::default();
-        if *draft.keyspace != Keyspace::Global {
+        if !draft.keyspace.is_shared() {
             return Ok(excluded);
         }
         for prefix in known.prefixes.iter().filter(|prefix| pools(&prefix.cidr)) {
             excluded.add(prefix.clone());
+        }
+        if draft.keyspace.is_calico_3() {
+            return excluded.with_objects(draft, request, known, pools);
         }
         if !known.complete {
             let keys = draft.state.existing(prefix::BGP_HOSTS);
@@ -73,6 +77,32 @@ impl Excluded {
             excluded.addresses.insert(addr, format!("the tunnel address of {}", request.host));
         }
         Ok(excluded)
+    }
+
+    /// Adds the hosts of a Calico 3 store, and the tunnel addresses of the requesting host.
+    fn with_objects(
+        mut self,
+        draft: &Draft<'_>,
+        request: &AllocationRequest,
+        known: &Exclusions,
+        pools: impl Fn(&Cidr) -> bool,
+    ) -> Result<Self, PlanStop> {
+        let cluster = draft.cluster()?;
+        if !known.complete {
+            let found = cluster.entries().filter_map(|(key, value)| HostNetwork::of_entry(key, value));
+            found.filter(|found| pools(&found.cidr)).for_each(|found| self.add(found.into()));
+        }
+        for (setting, handle) in TUNNELS {
+            if request.handle.as_ref() == Some(&format!("{handle}-tunnel-addr-{}", request.host)) {
+                continue;
+            }
+            let key = Key::Setting(Scope::Host(request.host.clone()), setting.to_owned()).to_string();
+            let value = cluster.value(&key).map(String::from_utf8_lossy);
+            if let Some(addr) = value.and_then(|text| text.trim().parse::<IpAddr>().ok()) {
+                self.addresses.insert(addr, format!("the tunnel address of {}", request.host));
+            }
+        }
+        Ok(self)
     }
 
     fn add(&mut self, ExcludedPrefix { cidr, holder }: ExcludedPrefix) {
@@ -95,6 +125,7 @@ impl Excluded {
                 let hosts = (!known.complete).then(|| prefix::BGP_HOSTS.to_owned());
                 (Some(tunnel_key(host).to_string()), hosts)
             }
+            Keyspace::Calico3 => (None, (!known.complete).then(cluster::hosts)),
             Keyspace::Local { .. } => (None, None),
         }
     }
@@ -132,6 +163,10 @@ impl Excluded {
         })
     }
 }
+
+/// Settings that hold a host's tunnel addresses in a Calico 3 store, with the beginnings of their handles.
+const TUNNELS: [(&str, &str); 3] =
+    [("IpInIpTunnelAddr", "ipip"), ("IPv4VXLANTunnelAddr", "vxlan"), ("IPv6VXLANTunnelAddr", "vxlan-v6")];
 
 fn tunnel_key(host: &str) -> Key {
     Key::Setting(Scope::Host(host.to_owned()), "IpInIpTunnelAddr".to_owned())

@@ -5,9 +5,10 @@ use std::net::IpAddr;
 
 use tortie_config::Resource;
 use tortie_config::key::{EndpointKey, Key, prefix};
-use tortie_config::resource::{Block, Labels};
+use tortie_config::resource::{Block, Labels, Setting};
 use tortie_net::Cidr;
 
+use crate::ipam::cluster;
 use crate::ipam::keyspace::{Keyspace, Place};
 use crate::model::endpoint_name::display_name;
 use tortie_store::{KeyValue, Snapshot};
@@ -33,8 +34,14 @@ pub struct UsedAddress {
 impl UsedAddresses {
     /// Returns the prefixes to list.
     #[must_use]
-    pub fn prefixes() -> Vec<String> {
-        vec![prefix::HOSTS.to_owned(), prefix::BLOCKS.to_owned()]
+    pub fn prefixes(keyspace: &Keyspace) -> Vec<String> {
+        let mut prefixes = vec![prefix::BLOCKS.to_owned()];
+        if keyspace.is_calico_3() {
+            prefixes.extend(cluster::prefixes_of_holders());
+        } else {
+            prefixes.push(prefix::HOSTS.to_owned());
+        }
+        prefixes
     }
 
     /// Returns true if a key holds or affects address allocations.
@@ -45,9 +52,16 @@ impl UsedAddresses {
 
     /// Parses a snapshot of [`UsedAddresses::prefixes`].
     #[must_use]
-    pub fn of(snapshot: &Snapshot) -> Self {
+    pub fn of(keyspace: &Keyspace, snapshot: &Snapshot) -> Self {
+        if keyspace.is_calico_3() {
+            return Self::of_entries(&cluster::project(snapshot).entries);
+        }
+        Self::of_entries(&snapshot.entries)
+    }
+
+    fn of_entries(entries: &[KeyValue]) -> Self {
         let mut used = Self::default();
-        for entry in &snapshot.entries {
+        for entry in entries {
             match Keyspace::Global.place(&entry.key) {
                 Some(Place::Block(cidr)) => used.take_block(cidr, entry),
                 _ => used.take_holder(entry),
@@ -73,7 +87,7 @@ impl UsedAddresses {
                 let addrs = workload.nets().filter(|net| net.is_host()).map(Cidr::addr);
                 self.holders.extend(addrs.map(|addr| (addr, holder.clone())));
             }
-            (Key::Setting(scope, name), Ok(_)) if name == "IpInIpTunnelAddr" => {
+            (Key::Setting(scope, name), Ok(_)) if Setting::TUNNEL_ADDRESSES.contains(&name.as_str()) => {
                 let addr = String::from_utf8_lossy(&entry.value).trim().parse().ok();
                 if let (Some(host), Some(addr)) = (scope.host(), addr) {
                     self.holders.insert(addr, format!("the tunnel of host {host}"));

@@ -11,7 +11,7 @@ use tortie_net::Cidr;
 
 use super::eval::Node;
 use super::types::{Flow, Path, Reason, Stage};
-use crate::policy::types::{ChainId, End, EndpointPolicy, Rule, Ruleset, SetId, Stages};
+use crate::policy::types::{ChainId, End, EndpointPolicy, NamedPort, Rule, Ruleset, SetId, Stages, Tier};
 use crate::policy::verdict::{Decider, Packet, Verdict};
 
 /// Maximum number of suggestions returned.
@@ -99,7 +99,16 @@ pub fn closest(node: &Node<'_>, flow: &Flow, path: &Path) -> Vec<Change> {
 
 /// Returns the chains that were evaluated, in order, up to the deciding one.
 fn asked<'a>(stage: Stage, policy: &'a EndpointPolicy, by: &Decider) -> Vec<&'a ChainId> {
+    let in_tiers = |tiers: &'a [Tier]| match by {
+        Decider::EndOfTier(name) => {
+            let end = tiers.iter().position(|tier| *tier.name == **name).map_or(0, |at| at + 1);
+            tiers.iter().take(end).flat_map(|tier| &tier.policies).collect()
+        }
+        _ => until(tiers.iter().flat_map(|tier| &tier.policies), by),
+    };
     let stages: &Stages = match (stage, policy) {
+        (Stage::ForwardInbound, EndpointPolicy::Host(host)) => return in_tiers(&host.forward_inbound),
+        (Stage::ForwardOutbound, EndpointPolicy::Host(host)) => return in_tiers(&host.forward_outbound),
         (Stage::FromWorkload, EndpointPolicy::Workload(workload)) => &workload.outbound,
         (Stage::ToWorkload, EndpointPolicy::Workload(workload)) => &workload.inbound,
         (Stage::HostInbound, EndpointPolicy::Host(host)) => &host.inbound,
@@ -111,10 +120,7 @@ fn asked<'a>(stage: Stage, policy: &'a EndpointPolicy, by: &Decider) -> Vec<&'a 
         _ => return Vec::new(),
     };
     match by {
-        Decider::EndOfTier(name) => {
-            let end = stages.tiers.iter().position(|tier| *tier.name == **name).map_or(0, |at| at + 1);
-            stages.tiers.iter().take(end).flat_map(|tier| &tier.policies).collect()
-        }
+        Decider::EndOfTier(_) => in_tiers(&stages.tiers),
         _ => until(stages.chains(), by),
     }
 }
@@ -169,9 +175,9 @@ fn missing_matches(ruleset: &Ruleset, rule: &Rule, packet: &Packet) -> Vec<Fix> 
     let ports = packet.ports.map_or([None, None], |(src, dst)| [Some(src), Some(dst)]);
     let [src, dst] = ports;
     let names = ["src_net", "!src_net", "src_ports", "!src_ports"];
-    end(ruleset, Side::Source, &rule.src, packet.src, src, names, &mut out);
+    end(ruleset, Side::Source, &rule.src, (packet, packet.src, src), names, &mut out);
     let names = ["dst_net", "!dst_net", "dst_ports", "!dst_ports"];
-    end(ruleset, Side::Destination, &rule.dst, packet.dst, dst, names, &mut out);
+    end(ruleset, Side::Destination, &rule.dst, (packet, packet.dst, dst), names, &mut out);
     out
 }
 
@@ -179,8 +185,7 @@ fn end(
     ruleset: &Ruleset,
     which: Side,
     end: &End,
-    addr: std::net::IpAddr,
-    port: Option<u16>,
+    (packet, addr, port): (&Packet, std::net::IpAddr, Option<u16>),
     [nets, not_nets, ports, not_ports]: [&'static str; 4],
     out: &mut Vec<Fix>,
 ) {
@@ -189,14 +194,11 @@ fn end(
     let present = end.not_sets.iter().filter(|set| ruleset.is_member(set, addr));
     out.extend(present.map(|set| Fix::Deselect(which, set.clone())));
     let inside = |nets: &[Cidr]| nets.iter().any(|net| net.contains(addr));
-    let among = |ranges: &[tortie_config::resource::PortRange]| {
-        port.map(|port| ranges.iter().any(|range| range.contains(port)))
-    };
     for (holds, field) in [
         (end.nets.is_empty() || inside(&end.nets), nets),
         (!inside(&end.not_nets), not_nets),
-        (end.ports.is_empty() || among(&end.ports) == Some(true), ports),
-        (end.not_ports.is_empty() || among(&end.not_ports) == Some(false), not_ports),
+        (ruleset.is_wanted_port(end, addr, packet, port), ports),
+        (!ruleset.is_excluded_port(end, addr, packet, port), not_ports),
     ] {
         if !holds {
             out.push(Fix::Widen(field));
@@ -214,8 +216,12 @@ fn prune(ruleset: &Ruleset, flow: &Flow, path: &Path) -> Ruleset {
             .extend(addrs.iter().filter(|addr| ruleset.is_member(set, **addr)).map(|addr| Cidr::host(*addr)));
         members
     };
+    let named = |members: &BTreeSet<NamedPort>| {
+        members.iter().filter(|member| addrs.contains(&member.addr)).copied().collect()
+    };
     Ruleset {
         sets: ruleset.sets.keys().map(|set| (set.clone(), of(set))).collect(),
+        port_sets: ruleset.port_sets.iter().map(|(id, members)| (id.clone(), named(members))).collect(),
         chains: ruleset.chains.clone(),
         endpoints: ruleset.endpoints.clone(),
     }
@@ -265,8 +271,8 @@ fn apply_change(rule: &mut Rule, fix: &Fix) {
             match (field.starts_with('!'), field.ends_with("net")) {
                 (false, true) => end.nets.clear(),
                 (true, true) => end.not_nets.clear(),
-                (false, false) => end.ports.clear(),
-                (true, false) => end.not_ports.clear(),
+                (false, false) => (end.ports, end.named_ports) = (Vec::new(), None),
+                (true, false) => (end.not_ports, end.not_named_ports) = (Vec::new(), None),
             }
         }
         Fix::Remove | Fix::Write | Fix::Add => {}

@@ -4,22 +4,25 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::ControlFlow;
 
+use tortie_config::Dialect;
 use tortie_config::key::EndpointKey;
 use tortie_config::resource::{Failsafe, HostAction};
 use tortie_net::Cidr;
 
 use super::types::{Flow, Path, Place, Reason, Routes, Stage, State, Step};
-use crate::policy::Globals;
-use crate::policy::hosts::HostInterfaces;
+use crate::policy::hosts::{self, HostInterfaces};
 use crate::policy::nat::Floating;
-use crate::policy::types::{Direction, EndpointPolicy, HostPolicy, Ruleset, Stages, WorkloadPolicy};
+use crate::policy::types::{Direction, EndpointPolicy, HostPolicy, Ruleset, Stages, Tier, WorkloadPolicy};
 use crate::policy::verdict::{Packet, Verdict};
+use crate::policy::{Globals, HostServices};
 
 const IPIP: u8 = 4;
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 const ICMPV6: u8 = 58;
 const TUNNEL: &str = "tunl0";
+const VXLAN: &str = "vxlan.calico";
+const VXLAN_V6: &str = "vxlan-v6.calico";
 const LOOPBACK: &str = "lo";
 
 /// Enforced rules and routes of one host.
@@ -122,7 +125,9 @@ struct PathEvaluation<'a> {
 impl<'a> PathEvaluation<'a> {
     fn incoming(&mut self, by: &str) -> StageResult {
         self.arrive(by)?;
-        self.dnat();
+        if !self.dnat() {
+            self.metadata();
+        }
         match self.route()? {
             Place::Host => self.input(by),
             Place::Interface(out) => {
@@ -175,17 +180,26 @@ impl<'a> PathEvaluation<'a> {
         let link_local = Cidr::v6(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0), 10);
         if !workload.active {
             self.drop(Stage::Source, Some(key), Reason::Inactive)
-        } else if workload.nets.iter().any(|net| net.contains(src)) {
+        } else if workload.sources().any(|net| net.contains(src)) {
             self.pass(Stage::Source, Some(key), Reason::OwnSource)
         } else if link_local.contains(src) || src == IpAddr::V6(Ipv6Addr::UNSPECIFIED) {
             self.pass(Stage::Source, Some(key), Reason::Neighbour)
+        } else if self.node.globals.services.is_some() && HostServices::is_first_request(&self.packet) {
+            self.pass(Stage::Source, Some(key), Reason::HostService)
         } else {
             self.drop(Stage::Source, Some(key), Reason::Spoofed)
         }
     }
 
     fn untracked(&mut self, at: &str, direction: Direction) -> StageResult {
-        let Some((key, host)) = self.host(at).filter(|_| !self.is_left_alone()) else {
+        let own = if direction == Direction::Inbound { self.packet.dst } else { self.packet.src };
+        if self.node.globals.vxlan_of(&self.packet).is_some() && self.node.routes.local.contains(&own) {
+            self.state = None;
+        }
+        // Untracked policies of the host endpoint of all interfaces do not apply, as in Calico 3.
+        let own = self.node.hosts.get(at);
+        let host = self.host(at).filter(|(key, _)| own == Some(key));
+        let Some((key, host)) = host.filter(|_| !self.is_left_alone()) else {
             return StageResult::Continue(());
         };
         let chains = match direction {
@@ -203,7 +217,7 @@ impl<'a> PathEvaluation<'a> {
         if self.is_failsafe(direction, false) || self.is_failsafe(direction, true) {
             return self.pass(Stage::Untracked, Some(key), Reason::Failsafe);
         }
-        let decision = self.node.ruleset.decide_early(chains, &self.packet);
+        let decision = self.node.ruleset.decide_early(self.node.globals.dialect, chains, &self.packet);
         if decision.verdict == Some(Verdict::Allow) {
             self.early = true;
             self.state = None;
@@ -216,7 +230,12 @@ impl<'a> PathEvaluation<'a> {
         if established || self.early || self.is_left_alone() {
             return StageResult::Continue(());
         }
-        let Some((key, host)) = self.host(by).filter(|(_, host)| !host.pre_dnat.is_empty()) else {
+        // An endpoint of the interface takes the place of that of all interfaces only where it has such
+        // policies itself, as in Felix.
+        let has_policies = |(_, host): &(&EndpointKey, &HostPolicy)| !host.pre_dnat.is_empty();
+        let all = || self.host_of(hosts::all_interfaces(self.node.hosts, self.node.globals)?);
+        let Some((key, host)) = self.host(by).filter(has_policies).or_else(|| all().filter(has_policies))
+        else {
             return StageResult::Continue(());
         };
         if self.is_discovery() {
@@ -225,7 +244,8 @@ impl<'a> PathEvaluation<'a> {
         if self.is_failsafe(Direction::Inbound, false) {
             return self.pass(Stage::PreDnat, Some(key), Reason::Failsafe);
         }
-        let decision = self.node.ruleset.decide_early(&host.pre_dnat, &self.packet);
+        let decision =
+            self.node.ruleset.decide_early(self.node.globals.dialect, &host.pre_dnat, &self.packet);
         self.early = decision.verdict == Some(Verdict::Allow);
         self.step(Stage::PreDnat, Some(key), decision.verdict, Reason::Policy(decision))
     }
@@ -247,6 +267,20 @@ impl<'a> PathEvaluation<'a> {
         true
     }
 
+    /// Translates the address at which workloads expect OpenStack's metadata.
+    fn metadata(&mut self) {
+        let services = self.node.globals.services.as_ref().filter(|_| self.is_translated());
+        let Some((addr, port)) = services.and_then(|services| services.metadata_of(&self.packet)) else {
+            return;
+        };
+        let outside = std::mem::replace(&mut self.packet.dst, addr.into());
+        if let Some((_, to)) = &mut self.packet.ports {
+            *to = port;
+        }
+        let reason = Reason::Translated(outside, addr.into());
+        self.steps.push(Step { stage: Stage::Dnat, endpoint: None, verdict: None, reason });
+    }
+
     fn snat(&mut self, out: &str) {
         if !self.is_translated() {
             return;
@@ -259,6 +293,14 @@ impl<'a> PathEvaluation<'a> {
                 Reason::Translated(src, outside)
             }
             _ if globals.masquerades(src, dst) => Reason::Masquerade,
+            _ if out == if src.is_ipv4() { VXLAN } else { VXLAN_V6 }
+                && (src.is_ipv4() || globals.ipv6)
+                && self.node.routes.local.contains(&src)
+                && let Some(own) = globals.vxlan.as_ref().and_then(|vxlan| vxlan.addr(src.is_ipv4()))
+                && own != src =>
+            {
+                Reason::Masquerade
+            }
             _ if out == TUNNEL
                 && globals.tunnel_addr.is_some_and(|own| IpAddr::V4(own) != src)
                 && src.is_ipv4()
@@ -288,16 +330,25 @@ impl<'a> PathEvaluation<'a> {
     fn input(&mut self, by: &str) -> StageResult {
         let workload = self.is_workload(by);
         let tunnelled = self.packet.protocol == IPIP && self.packet.src.is_ipv4();
+        let src = self.packet.src;
         if self.early {
             self.pass(Stage::HostInbound, None, Reason::AcceptedEarlier)?;
         } else if let Some(hosts) = self.node.globals.ipip_hosts.as_ref().filter(|_| tunnelled) {
-            if hosts.iter().any(|host| IpAddr::V4(*host) == self.packet.src) {
+            if hosts.iter().any(|hosts| hosts.contains(src)) {
                 self.pass(Stage::Tunnel, None, Reason::KnownTunnel)?;
             } else {
                 self.drop(Stage::Tunnel, None, Reason::UnknownTunnel)?;
             }
+        } else if let Some(vxlan) = self.node.globals.vxlan_of(&self.packet) {
+            if vxlan.hosts.iter().any(|hosts| hosts.contains(src)) {
+                self.pass(Stage::Tunnel, None, Reason::KnownVxlan)?;
+            } else {
+                self.drop(Stage::Tunnel, None, Reason::UnknownVxlan)?;
+            }
         } else if workload && self.is_neighbour() {
             self.pass(Stage::FromWorkload, None, Reason::Neighbour)?;
+        } else if workload && self.is_for_services() {
+            self.pass(Stage::FromWorkload, None, Reason::HostService)?;
         } else if workload {
             self.sender(by)?;
         } else if let Some((key, _)) = self.discovers(by) {
@@ -314,6 +365,8 @@ impl<'a> PathEvaluation<'a> {
             self.pass(Stage::ToHost, None, Reason::Established)
         } else if self.is_neighbour() {
             self.pass(Stage::ToHost, None, Reason::Neighbour)
+        } else if self.is_for_services() {
+            self.pass(Stage::ToHost, None, Reason::HostService)
         } else if action == HostAction::Drop {
             self.drop(Stage::ToHost, None, Reason::ToHost(action))
         } else {
@@ -322,9 +375,12 @@ impl<'a> PathEvaluation<'a> {
     }
 
     fn forward(&mut self, by: &str, out: &str) -> StageResult {
+        if self.node.globals.dialect == Dialect::V3 {
+            return self.forward_by_tiers(by, out);
+        }
         let (from, to) = (self.is_workload(by), self.is_workload(out));
         if from {
-            self.sender(by)?;
+            self.forwarded_by_workload(by)?;
         } else if !to && self.early {
             self.pass(Stage::HostInbound, None, Reason::AcceptedEarlier)?;
         } else if !to {
@@ -339,11 +395,47 @@ impl<'a> PathEvaluation<'a> {
         }
     }
 
+    /// Evaluates the stages of a forwarded packet in a Calico 3 store: host endpoints have policies for it,
+    /// whether or not it comes from or goes to a workload.
+    fn forward_by_tiers(&mut self, by: &str, out: &str) -> StageResult {
+        if self.early {
+            self.pass(Stage::ForwardInbound, None, Reason::AcceptedEarlier)?;
+        } else {
+            self.forward_policy(Stage::ForwardInbound, by, |host| &host.forward_inbound)?;
+        }
+        self.forward_policy(Stage::ForwardOutbound, out, |host| &host.forward_outbound)?;
+        if self.is_workload(by) {
+            self.forwarded_by_workload(by)?;
+        }
+        if self.is_workload(out) { self.receiver(out) } else { StageResult::Continue(()) }
+    }
+
+    fn forwarded_by_workload(&mut self, by: &str) -> StageResult {
+        if self.node.globals.vxlan_of(&self.packet).is_some_and(|vxlan| !vxlan.from_workloads) {
+            self.drop(Stage::FromWorkload, None, Reason::VxlanOfWorkload)?;
+        }
+        self.sender(by)
+    }
+
+    fn forward_policy(&mut self, stage: Stage, at: &str, of: fn(&HostPolicy) -> &Vec<Tier>) -> StageResult {
+        let Node { ruleset, globals, hosts, .. } = self.node;
+        let key = hosts::forward_endpoint(hosts, ruleset, globals, at).filter(|_| !self.is_left_alone());
+        let Some((key, host)) = key.and_then(|key| self.host_of(key)) else {
+            return StageResult::Continue(());
+        };
+        if matches!(self.state, Some(State::Established { .. })) {
+            self.pass(stage, Some(key), Reason::Established)
+        } else if self.state == Some(State::Invalid) && globals.drop_invalid {
+            self.drop(stage, Some(key), Reason::Invalid)
+        } else {
+            let decision = ruleset.decide_forward(of(host), &self.packet);
+            self.step(stage, Some(key), decision.verdict, Reason::Policy(decision))
+        }
+    }
+
     fn output(&mut self, out: &str) -> StageResult {
         let Packet { src, dst, protocol, .. } = self.packet;
-        let known = |hosts: &std::collections::BTreeSet<std::net::Ipv4Addr>| {
-            hosts.iter().any(|host| IpAddr::V4(*host) == dst)
-        };
+        let known = |hosts: &std::collections::BTreeSet<Cidr>| hosts.iter().any(|hosts| hosts.contains(dst));
         if self.is_workload(out) {
             match self.workloads.get(out).copied() {
                 Some((key, of)) if !of.active => self.drop(Stage::HostOutbound, Some(key), Reason::Inactive),
@@ -354,6 +446,11 @@ impl<'a> PathEvaluation<'a> {
             && self.node.routes.local.contains(&src)
         {
             self.pass(Stage::Tunnel, None, Reason::KnownTunnel)
+        } else if self.node.routes.local.contains(&src)
+            && let Some(vxlan) = self.node.globals.vxlan_of(&self.packet)
+            && vxlan.hosts.iter().any(|hosts| hosts.contains(dst))
+        {
+            self.pass(Stage::Tunnel, None, Reason::KnownVxlan)
         } else if self.early {
             self.pass(Stage::HostOutbound, None, Reason::AcceptedEarlier)
         } else if let Some((key, _)) = self.discovers(out) {
@@ -430,8 +527,11 @@ impl<'a> PathEvaluation<'a> {
     }
 
     fn host(&self, at: &str) -> Option<(&'a EndpointKey, &'a HostPolicy)> {
-        // An interface name with a workload prefix never belongs to a host endpoint.
-        let key = self.node.hosts.get(at).filter(|_| !self.is_workload(at))?;
+        let Node { ruleset, globals, hosts, .. } = self.node;
+        self.host_of(hosts::endpoint_of(hosts, ruleset, globals, at)?)
+    }
+
+    fn host_of(&self, key: &'a EndpointKey) -> Option<(&'a EndpointKey, &'a HostPolicy)> {
         match &**self.node.ruleset.endpoints.get(key)? {
             EndpointPolicy::Host(host) => Some((key, host)),
             EndpointPolicy::Workload(_) => None,
@@ -445,6 +545,11 @@ impl<'a> PathEvaluation<'a> {
     /// Returns true for IPv6 while IPv6 support is off.
     fn is_left_alone(&self) -> bool {
         !self.node.globals.ipv6 && self.packet.src.is_ipv6()
+    }
+
+    /// Returns true if the packet is for a service of the host to its workloads.
+    fn is_for_services(&self) -> bool {
+        self.node.globals.services.as_ref().is_some_and(|services| services.has(&self.packet))
     }
 
     /// Returns true if connection tracking translates the packet's addresses in the direction of the first
@@ -463,7 +568,15 @@ impl<'a> PathEvaluation<'a> {
         };
         let Some((src, dst)) = self.packet.ports else { return false };
         let port = if reply { src } else { dst };
-        ports.iter().any(|open| open.port == port && self.packet.protocol == if open.udp { UDP } else { TCP })
+        let other_end = match direction {
+            Direction::Inbound => self.packet.src,
+            Direction::Outbound => self.packet.dst,
+        };
+        ports.iter().any(|open| {
+            open.port == port
+                && self.packet.protocol == if open.udp { UDP } else { TCP }
+                && open.net.is_none_or(|net| net.contains(other_end))
+        })
     }
 
     /// Returns true for multicast listener and neighbour discovery, except redirects and router

@@ -10,6 +10,7 @@
 //!  by an interface: Source | Untracked, PreDnat -- Dnat -- Route --+
 //!     to the host:    Tunnel | FromWorkload, ToHost | HostInbound <-+
 //!     forwarded:      FromWorkload | HostInbound, ToWorkload | HostOutbound -- Snat
+//!       (Calico 3):   ForwardInbound, ForwardOutbound, FromWorkload, ToWorkload -- Snat
 //!  from the host:   Route -- Untracked -- Dnat -- Tunnel | HostOutbound -- Snat
 //! ```
 

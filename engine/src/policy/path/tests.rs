@@ -3,6 +3,7 @@
 
 use std::net::IpAddr;
 
+use tortie_config::Dialect;
 use tortie_config::key::Key;
 
 use super::*;
@@ -88,7 +89,7 @@ fn icmp(src: &str, dst: &str, kind: u8) -> Packet {
 }
 
 /// Formats a decision as `allow` or `deny`, stage, endpoint and reason.
-fn says(path: &Path) -> String {
+pub(super) fn says(path: &Path) -> String {
     let Some(step) = path.decisive() else { return format!("{:?}", path.verdict) };
     let verdict = if path.verdict == Verdict::Allow { "allow" } else { "deny" };
     let endpoint = step.endpoint.as_ref().map(|key| match Key::Endpoint(key.clone()) {
@@ -244,6 +245,17 @@ fn policy_of_a_host_endpoint_does_not_cut_bgp() {
     let listed = ("/calico/v1/config/FailsafeInboundHostPorts", "tcp:22,udp:68");
     let host = Host::new(&[ETH0, listed]);
     assert!(host.new_says("eth0", tcp("192.0.2.9", "192.0.2.1", 179)).starts_with("deny"), "as listed");
+}
+
+#[test]
+fn a_failsafe_of_a_network_is_open_to_that_network_only() {
+    let inbound = ("/calico/v1/config/FailsafeInboundHostPorts", "tcp:192.0.2.8/29:22");
+    let outbound = ("/calico/v1/config/FailsafeOutboundHostPorts", "tcp:192.0.2.8/29:2379");
+    let host = Host::new(&[ETH0, inbound, outbound]);
+    assert_eq!(host.new_says("eth0", tcp("192.0.2.9", "192.0.2.1", 22)), "allow HostInbound e0: Failsafe");
+    assert!(host.new_says("eth0", tcp("192.0.2.17", "192.0.2.1", 22)).starts_with("deny"));
+    assert_eq!(host.new_says("", tcp("192.0.2.1", "192.0.2.9", 2379)), "allow HostOutbound e0: Failsafe");
+    assert!(host.new_says("", tcp("192.0.2.1", "192.0.2.17", 2379)).starts_with("deny"));
 }
 
 #[test]
@@ -476,6 +488,28 @@ fn pre_dnat_policy_sees_the_address_before_translation() {
     let mid = host.path("eth0", tcp("192.0.2.9", "203.0.113.1", 81), State::Established { reply: false });
     assert_eq!(says(&mid), "allow ToWorkload w1: Established");
     assert_eq!(host.new_says("", tcp("192.0.2.1", "203.0.113.1", 81)), "allow HostOutbound: OwnWorkload");
+}
+
+/// As in Felix, whose pre-DNAT dispatch holds only the endpoints with such policies and ends in that of all
+/// interfaces.
+#[test]
+fn pre_dnat_policy_of_all_interfaces_counts_where_the_interface_has_none_of_its_own() {
+    let all = ("/calico/v1/host/h1/endpoint/all", r#"{"name":"*","labels":{"all":"yes"}}"#);
+    let deny = |selector, port| {
+        format!(
+            r#"{{"selector":"{selector}","pre_dnat":true,"inbound_rules":[{{"action":"deny","protocol":"tcp","dst_ports":[{port}]}}]}}"#
+        )
+    };
+    let says_of = |policies: &[(String, String)], port| {
+        let mut host = with(&[ETH0, all, W1, OPEN], policies);
+        host.globals.dialect = Dialect::V3;
+        host.new_says("eth0", tcp("192.0.2.9", "10.0.0.1", port))
+    };
+    let of_all = policy("every", &deny("has(all)", 81));
+    assert_eq!(says_of(std::slice::from_ref(&of_all), 81), "deny PreDnat all: policy every 0");
+    let own = policy("own", &deny("has(host)", 82));
+    assert_eq!(says_of(&[of_all.clone(), own.clone()], 82), "deny PreDnat e0: policy own 0");
+    assert_eq!(says_of(&[of_all, own], 81), "allow ToWorkload w1: profile open 0");
 }
 
 #[test]

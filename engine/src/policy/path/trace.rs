@@ -5,16 +5,16 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-use tortie_config::Resource;
 use tortie_config::key::{EndpointKey, Key, ProfilePart};
 use tortie_config::resource::IpipMode;
+use tortie_config::{Dialect, Resource};
 use tortie_net::Cidr;
 
 use super::closest::{Change, closest};
 use super::eval::Node;
 use super::types::{Flow, Path, Place, Reason, Routes, State};
 use crate::model::{InvalidKey, Model};
-use crate::policy::hosts::{HostInterfaces, host_endpoints};
+use crate::policy::hosts::{ALL_INTERFACES, HostInterfaces, host_endpoints};
 use crate::policy::types::Ruleset;
 use crate::policy::verdict::{Packet, Verdict};
 use crate::policy::{EndpointLabels, Engine, Globals};
@@ -25,6 +25,9 @@ pub const OUTSIDE: &str = "/outside";
 
 const TUNNEL: &str = "tunl0";
 const IPIP: u8 = 4;
+const UDP: u8 = 17;
+/// A source port as VXLAN uses (RFC 7348, section 5: of the dynamic range, by a hash of the inner packet).
+const VXLAN_SOURCE: u16 = 49_152;
 
 /// Source or destination of a trace.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -100,7 +103,7 @@ pub struct ProbePacket {
 pub struct HostPath {
     /// Name of the host.
     pub host: String,
-    /// True if this is the IPIP packet between the hosts that carries the traced one.
+    /// True if this is the tunnel packet between the hosts that carries the traced one.
     pub outer: bool,
     /// The packet as it arrives at the host.
     pub flow: Flow,
@@ -221,11 +224,11 @@ impl Excerpt {
             let Resource::WorkloadEndpoint(workload) = &**resource else { continue };
             let has = |addr: &IpAddr| {
                 workload.nets().any(|net| net.contains(*addr))
-                    || workload.nats().any(|(inside, outside)| inside == *addr || outside == *addr)
+                    || model.nats(key, workload).any(|(inside, outside)| inside == *addr || outside == *addr)
             };
             if addrs.iter().any(has) {
                 hosts.insert(key.host());
-                pairs.extend(workload.nats().flat_map(|(inside, outside)| [inside, outside]));
+                pairs.extend(model.nats(key, workload).flat_map(|(inside, outside)| [inside, outside]));
             }
         }
         addrs.extend(pairs);
@@ -234,8 +237,8 @@ impl Excerpt {
         let meets = |key: &EndpointKey, resource: &Resource| match resource {
             Resource::WorkloadEndpoint(workload) => {
                 addrs.iter().any(|addr| workload.nets().any(|net| net.contains(*addr)))
-                    || workload
-                        .nats()
+                    || model
+                        .nats(key, workload)
                         .any(|(inside, outside)| addrs.contains(&inside) || addrs.contains(&outside))
             }
             Resource::HostEndpoint(host) => {
@@ -391,15 +394,15 @@ fn unreadable(model: &Model, host_paths: &[HostPath], unknown_end: bool) -> Vec<
         },
         // Rules of an unreadable profile deny where they are referenced, and are part of the steps.
         Some(Key::Profile { part, .. }) => part != ProfilePart::Rules && !met.is_empty(),
-        Some(Key::TierMetadata { .. }) => !met.is_empty(),
+        Some(Key::TierMetadata { .. } | Key::Tier { .. }) => !met.is_empty(),
         Some(Key::Endpoint(_)) => unknown_end || problem.last_good,
         Some(Key::Setting(..)) => true,
         _ => false,
     };
     let found = model.invalid_keys().filter(counts);
     let entry = |problem: &InvalidKey| match problem.last_good {
-        true => NotEvaluated::LastGood(problem.key.clone()),
-        false => NotEvaluated::Unreadable(problem.key.clone()),
+        true => NotEvaluated::LastGood(model.name_of_text(&problem.key)),
+        false => NotEvaluated::Unreadable(model.name_of_text(&problem.key)),
     };
     found.map(entry).collect()
 }
@@ -408,7 +411,8 @@ fn outside() -> Place {
     Place::Interface(OUTSIDE.into())
 }
 
-/// Returns the IPIP packet between two hosts that carries a packet to an address of an IPIP pool.
+/// Returns the IPIP or VXLAN packet between two hosts that carries a packet to an address of a pool with a
+/// tunnel.
 fn outer(
     model: &Model,
     sender: &HostState,
@@ -418,12 +422,17 @@ fn outer(
 ) -> Option<Packet> {
     let pools = model.pools().filter(|pool| pool.key.contains(dst));
     let pool = pools.max_by_key(|pool| pool.key.len())?;
-    if pool.value.ipip.as_ref()?.mode == IpipMode::CrossSubnet {
+    let ipip = pool.value.ipip.as_ref().map(|ipip| ipip.mode);
+    if ipip.or(pool.value.vxlan)? == IpipMode::CrossSubnet {
         not_evaluated.insert(NotEvaluated::Tunnel(*pool.key));
         return None;
     }
     let (src, dst) = (sender.addr(dst)?, receiver.addr(dst)?);
-    Some(Packet { src, dst, protocol: IPIP, ports: None, icmp: None })
+    if ipip.is_some() {
+        return Some(Packet { src, dst, protocol: IPIP, ports: None, icmp: None });
+    }
+    let ports = Some((VXLAN_SOURCE, model.settings().vxlan_port));
+    Some(Packet { src, dst, protocol: UDP, ports, icmp: None })
 }
 
 /// Returns the addresses of a party, IPv4 first.
@@ -472,15 +481,15 @@ fn locate(model: &Model, party: &Party, addr: IpAddr) -> AddressLocation {
     if let Some((name, _)) = model.hosts_by_address(addr).next() {
         return at(name, None);
     }
-    let has = |resource: &Resource| match resource {
+    let has = |key: &EndpointKey, resource: &Resource| match resource {
         Resource::WorkloadEndpoint(workload) => {
-            let outside = || workload.nats().any(|(_, outside)| workload.active && outside == addr);
+            let outside = || model.nats(key, workload).any(|(_, outside)| workload.active && outside == addr);
             workload.nets().any(|net| net.contains(addr)) || outside()
         }
         Resource::HostEndpoint(host) => host.addrs().any(|own| own == addr),
         _ => false,
     };
-    let found = model.endpoint_resources().find(|(_, resource)| has(resource));
+    let found = model.endpoint_resources().find(|(key, resource)| has(key, resource));
     found.map_or_else(
         || AddressLocation { host: None, addr, interface: None },
         |(key, resource)| of(key, resource),
@@ -515,7 +524,10 @@ impl HostState {
         let mut hosts = HostInterfaces::new();
         for (key, endpoint) in host_endpoints(&ruleset) {
             routes.local.extend(&endpoint.addrs);
-            if endpoint.addrs.iter().any(|addr| addrs.contains(addr)) {
+            let name = endpoint.interface.as_ref().map(|name| name.as_str());
+            if name == Some(ALL_INTERFACES) && model.dialect() == Dialect::V3 {
+                hosts.entry(ALL_INTERFACES.into()).or_insert_with(|| key.clone());
+            } else if endpoint.addrs.iter().any(|addr| addrs.contains(addr)) {
                 hosts.entry(OUTSIDE.into()).or_insert_with(|| key.clone());
             } else {
                 not_evaluated.insert(NotEvaluated::HostEndpoint(key.clone()));

@@ -1,7 +1,9 @@
 //! Address translation along the path: 1:1 NAT, masquerading, the tunnel address, and packets inside the
 //! tunnel.
 
-use super::tests::{ETH0, Host, OPEN, POOL, RETURN, W1, W2, addr, policy, tcp, with};
+use tortie_config::Dialect;
+
+use super::tests::{ETH0, Host, OPEN, POOL, RETURN, W1, W2, addr, policy, says, tcp, with};
 use super::*;
 use crate::policy::{Packet, Verdict};
 
@@ -98,4 +100,54 @@ fn ipip_is_taken_from_known_hosts_only() {
     // With IPIP handling off, IPIP is a protocol like any other.
     let off = Host::new(&hosts[..2]);
     assert_eq!(off.new_says("eth0", ipip("192.0.2.9", "192.0.2.1")), "allow HostInbound: NoEndpoint");
+}
+
+#[test]
+fn vxlan_is_taken_from_known_hosts_only_and_not_from_workloads() {
+    let keys = [
+        ("/calico/v1/ipam/v4/pool/10.0.0.0-16", r#"{"cidr":"10.0.0.0/16","vxlan_mode":"always"}"#),
+        ("/calico/bgp/v1/host/h3/ip_addr_v4", "192.0.2.3"),
+        W1,
+        OPEN,
+        ETH0,
+    ];
+    let vxlan = |src: &str, dst: &str| Packet { protocol: 17, ports: Some((50_000, 4789)), ..ipip(src, dst) };
+    let host = Host::new(&keys);
+    assert_eq!(host.new_says("eth0", vxlan("192.0.2.3", "192.0.2.1")), "allow Tunnel: KnownVxlan");
+    assert_eq!(host.new_says("", vxlan("192.0.2.1", "192.0.2.3")), "allow Tunnel: KnownVxlan");
+    assert_eq!(host.new_says("eth0", vxlan("192.0.2.9", "192.0.2.1")), "deny Tunnel: UnknownVxlan");
+    assert_eq!(host.new_says("cali1", vxlan("10.0.0.1", "192.0.2.1")), "deny Tunnel: UnknownVxlan");
+    assert_eq!(host.new_says("cali1", vxlan("10.0.0.1", "192.0.2.3")), "deny FromWorkload: VxlanOfWorkload");
+    let mut of_v3 = Host::new(&keys);
+    of_v3.globals.dialect = Dialect::V3;
+    assert_eq!(of_v3.new_says("cali1", vxlan("10.0.0.1", "192.0.2.3")), "deny FromWorkload: VxlanOfWorkload");
+    // A workload whose packets are allowed, and another port.
+    let allowed = [&keys[..], &[("/calico/v1/config/AllowVXLANPacketsFromWorkloads", "true")]].concat();
+    let says = Host::new(&allowed).new_says("cali1", vxlan("10.0.0.1", "192.0.2.3"));
+    assert!(says.starts_with("allow "), "{says}");
+    let other = Packet { ports: Some((50_000, 53)), ..vxlan("192.0.2.9", "192.0.2.1") };
+    assert!(!host.new_says("eth0", other).contains("Tunnel"));
+    // No pool of IPv6 uses VXLAN, so its port is like any other.
+    let of_v6 = vxlan("2001:db8::9", "2001:db8::1");
+    assert_eq!(host.new_says("eth0", of_v6), "deny HostInbound e0: EndOfProfiles");
+    let pool = ("/calico/v1/ipam/v6/pool/fd00::-64", r#"{"cidr":"fd00::/64","vxlan_mode":"always"}"#);
+    let both = Host::new(&[&keys[..], &[pool]].concat());
+    assert_eq!(both.new_says("eth0", of_v6), "deny Tunnel: UnknownVxlan");
+}
+
+#[test]
+fn vxlan_belongs_to_no_connection() {
+    let untracked = r#"{"selector":"has(host)","untracked":true,"outbound_rules":[{"action":"next-tier"}]}"#;
+    let host = with(
+        &[("/calico/v1/ipam/v4/pool/10.0.0.0-16", r#"{"cidr":"10.0.0.0/16","vxlan_mode":"always"}"#), ETH0],
+        &[policy("raw", untracked)],
+    );
+    let vxlan = |dst: &str| Packet { protocol: 17, ports: Some((50_000, 4789)), ..ipip("192.0.2.1", dst) };
+    for state in [State::New, State::Invalid, State::Established { reply: true }] {
+        // To the host itself, and to one that is not of the cluster.
+        let to_itself = host.path("eth0", vxlan("192.0.2.1"), state);
+        assert_eq!((says(&to_itself), to_itself.untracked), ("deny Tunnel: UnknownVxlan".to_owned(), true));
+        let out = host.path("", vxlan("192.0.2.9"), state);
+        assert_eq!((says(&out), out.untracked), ("deny HostOutbound e0: EndOfProfiles".to_owned(), true));
+    }
 }

@@ -114,8 +114,12 @@ pub enum Stage {
     Dnat,
     /// Routing decision.
     Route,
-    /// IPIP to or from this host.
+    /// IPIP or VXLAN to or from this host.
     Tunnel,
+    /// Policy for forwarded packets of the host endpoint at the input interface; in a Calico 3 store only.
+    ForwardInbound,
+    /// Policy for forwarded packets of the host endpoint at the output interface; in a Calico 3 store only.
+    ForwardOutbound,
     /// Outbound policy of the workload that sent the packet.
     FromWorkload,
     /// Packet from a workload to this host, after its policy (`DefaultEndpointToHostAction`).
@@ -166,6 +170,8 @@ pub enum Reason {
     Loopback,
     /// The packet is required for IPv6 to work: link-local sources, neighbour discovery.
     Neighbour,
+    /// The packet is for a service of the host to its workloads: DHCP, DNS, metadata.
+    HostService,
     /// The packet is IPv6 from a workload, while `Ipv6Support` is off.
     NoIpv6,
     /// Untracked or pre-DNAT policy accepted the packet, so later policy is skipped.
@@ -174,6 +180,12 @@ pub enum Reason {
     KnownTunnel,
     /// IPIP from a source that is not a host of the cluster.
     UnknownTunnel,
+    /// VXLAN between hosts of the cluster.
+    KnownVxlan,
+    /// VXLAN from a source that is not a host of the cluster.
+    UnknownVxlan,
+    /// VXLAN from a workload (`AllowVXLANPacketsFromWorkloads`).
+    VxlanOfWorkload,
     /// Action configured by `DefaultEndpointToHostAction`.
     ToHost(HostAction),
     /// The host may always reach its own workloads.

@@ -3,7 +3,8 @@
 //! | destination | next hop | kernel | reason |
 //! | --- | --- | --- | --- |
 //! | outside of every pool | any | as resolved | `outside-pools` |
-//! | pool without IPIP, IPv6 pool | any | as resolved | `plain` |
+//! | pool without a tunnel, IPv6 pool without VXLAN | any | as resolved | `plain` |
+//! | VXLAN pool | any | none: the routes come from the store | `vxlan-pool` |
 //! | IPIP pool, `always` | IPv4 | `via <BGP next hop> dev tunl0 onlink` | `ipip-always` |
 //! | IPIP pool, `cross-subnet` | inside `network_v4` | as resolved | `same-subnet` |
 //! | IPIP pool, `cross-subnet` | outside | `via <BGP next hop> dev tunl0 onlink` | `ipip-cross-subnet` |
@@ -14,17 +15,23 @@
 //! none is left, the route is withheld as `unresolved`. A route of a pool that needs the tunnel while it is
 //! missing (`no-tunnel`), or `network_v4` while it is unknown (`no-network`), is withheld as well: `status`
 //! shows a missing route, while packets that bypass their tunnel would go unnoticed.
+//!
+//! In a store of Calico 3, learned routes inside of a service range (`service-range`) are not installed, as in
+//! Calico's kernel filter.
 
 mod next_hops;
 
 use std::net::IpAddr;
 
-use tortie_net::{Cidr, ScopedAddr};
+use tortie_net::{Cidr, ScopedAddr, cover};
 
 use super::explain::{Recorder, Step, StepOutcome};
-use super::types::{Hop, IpipMode, KernelRoute, Resolved, RoutingView};
+use super::types::{Hop, IpipMode, KernelRoute, PoolView, Resolved, RoutingView};
 
 pub use next_hops::{CoveringRoute, Legs, Resolution, RoutingTable, resolve};
+
+/// Reason for which an announced route in a VXLAN pool is withheld.
+pub(super) const VXLAN_POOL: &str = "vxlan-pool";
 
 /// Returns the kernel route for a learned `prefix` with these BGP next hops (more than one for ECMP).
 ///
@@ -62,10 +69,18 @@ fn decide<R: IntoIterator<Item = Resolved>>(
     tunnel_present: bool,
     rec: &mut impl Recorder,
 ) -> KernelRoute {
+    if let Some(store) = &view.calico3
+        && cover::in_set(&store.refused_ranges, &prefix).is_some()
+    {
+        return withhold(rec, "service-range", "services are reached at their endpoints, not by this route");
+    }
     let pool = view.pool_of(&prefix);
     let mode = pool.and_then(|p| p.ipip).filter(|_| prefix.is_v4());
     rec.step("pool", StepOutcome::Passed, || match (pool, mode) {
         (None, _) => "outside of every pool: not tunnelled".to_owned(),
+        (Some(PoolView { cidr, vxlan: Some(mode), .. }), _) => {
+            format!("pool {cidr} has VXLAN {}", mode.as_str())
+        }
         (Some(p), None) => format!("pool {} has no IPIP", p.cidr),
         (Some(p), Some(IpipMode::Always)) => format!("pool {} has IPIP always", p.cidr),
         (Some(p), Some(IpipMode::CrossSubnet)) => match view.network_v4 {
@@ -73,6 +88,9 @@ fn decide<R: IntoIterator<Item = Resolved>>(
             None => format!("pool {} has IPIP across subnets", p.cidr),
         },
     });
+    if pool.is_some_and(|pool| pool.vxlan.is_some()) {
+        return withhold(rec, VXLAN_POOL, "the routes of a VXLAN pool come from the store, not from BGP");
+    }
     if mode == Some(IpipMode::CrossSubnet) && view.network_v4.is_none() {
         return withhold(rec, "no-network", "the node has no network_v4, so its subnet is unknown");
     }
@@ -140,22 +158,25 @@ fn withhold(rec: &mut impl Recorder, reason: &'static str, text: &'static str) -
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::routing::types::PoolView;
 
     fn ip(text: &str) -> IpAddr {
         text.parse().unwrap()
     }
 
     fn view(network: Option<&str>) -> RoutingView {
-        let pool = |text: &str, ipip| PoolView { cidr: text.parse().unwrap(), ipip, disabled: false };
+        let pool =
+            |text: &str, ipip| PoolView { cidr: text.parse().unwrap(), ipip, vxlan: None, disabled: false };
+        let vxlan = |text| PoolView { vxlan: Some(IpipMode::CrossSubnet), ..pool(text, None) };
         RoutingView {
             network_v4: network.map(|n| n.parse().unwrap()),
             pools: vec![
                 pool("10.0.0.0/16", None),
                 pool("10.1.0.0/16", Some(IpipMode::Always)),
                 pool("10.2.0.0/16", Some(IpipMode::CrossSubnet)),
+                vxlan("10.3.0.0/16"),
                 // IPIP on an IPv6 pool, which Calico rejects, must have no effect.
                 pool("fd00::/48", Some(IpipMode::Always)),
+                vxlan("fd01::/48"),
             ],
             ..RoutingView::default()
         }
@@ -291,6 +312,8 @@ mod tests {
         assert_eq!(route("10.0.0.0/26", &[], NET, true), withheld("unresolved"));
         assert_eq!(route("10.1.0.0/26", &["192.0.2.5"], NET, false), withheld("no-tunnel"));
         assert_eq!(route("10.2.0.0/26", &["198.51.100.5"], NET, false), withheld("no-tunnel"));
+        assert_eq!(route("10.3.0.0/26", &["192.0.2.5"], NET, true), withheld("vxlan-pool"));
+        assert_eq!(route("fd01::/122", &["2001:db8::5"], NET, true), withheld("vxlan-pool"));
         assert_eq!(route("10.2.0.0/26", &["192.0.2.5"], None, true), withheld("no-network"));
     }
 }

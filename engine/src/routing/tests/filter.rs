@@ -403,7 +403,12 @@ fn own_blocks_are_announced_whatever_filters_say_and_get_their_changes() {
     ]);
     let view = RoutingView {
         own_blocks: ["10.0.1.0/26".parse().unwrap()].into(),
-        pools: vec![PoolView { cidr: "10.0.0.0/16".parse().unwrap(), ipip: None, disabled: false }],
+        pools: vec![PoolView {
+            cidr: "10.0.0.0/16".parse().unwrap(),
+            ipip: None,
+            vxlan: None,
+            disabled: false,
+        }],
         filters,
         ..RoutingView::default()
     };

@@ -1,8 +1,12 @@
 //! Tests of the intent for given stores: flags, originated routes, the view, and notes. Peers are tested in
 //! `peer.rs`, incremental changes in `plan.rs`.
 
+mod calico3;
+mod calico3_objects;
+mod calico3_originated;
 mod filter;
 mod peer;
+mod peers_of_calico3;
 mod plan;
 
 use std::collections::BTreeMap;
@@ -224,7 +228,7 @@ fn the_view_and_the_tunnel_follow_the_pools_and_settings() {
     );
     assert_eq!(
         intent.tunnel,
-        Some(TunnelIntent { addr: Some("10.0.0.1".parse().unwrap()), mtu: Some(1400) })
+        Some(TunnelIntent { addr: Some("10.0.0.1".parse().unwrap()), mtu: Some(1400), max_mtu: Some(1440) })
     );
     assert!(codes(&intent).contains(&"no-network"));
     let disabled = with(ROUTES, &[("v1/ipam/v4/pool/10.0.0.0-16", r#"{"ipip":"tunl0","disabled":true}"#)]);

@@ -348,3 +348,19 @@ fn filters_of_interfaces_and_ranges_are_there() {
 fn resource_filter() -> tortie_config::resource::Filter {
     tortie_config::resource::Filter::parse(br#"{"rules": []}"#).unwrap()
 }
+
+/// Another host drops its own peer at an address that a global peer has.
+#[test]
+fn of_two_peerings_with_this_host_the_global_one_counts() {
+    let key = "bgp/v1/host/c/peer_v4/192.0.2.9";
+    let intent = plan(&with(
+        MESH,
+        &[
+            ("bgp/v1/global/peer_v4/192.0.2.9", r#"{"as_num":"64512"}"#),
+            (key, r#"{"as_num":"64512","password":"theirs"}"#),
+        ],
+    ));
+    let peer = intent.peers.values().find(|peer| peer.name == "c").unwrap();
+    assert_eq!(peer.source, PeerSource::PeerOfAll("c".to_owned()));
+    assert_eq!(peer.password, None);
+}

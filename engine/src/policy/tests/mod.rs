@@ -1,3 +1,6 @@
+mod rules;
+mod tiers;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -130,11 +133,18 @@ fn check_sets(model: &Model, ruleset: &Ruleset) {
     let chains = ruleset.chains.values().flat_map(|chain| chain.rules.iter().flat_map(ends));
     let used: BTreeSet<SetId> = chains.flat_map(|end| end.sets.into_iter().chain(end.not_sets)).collect();
     assert_eq!(used, ruleset.sets.keys().cloned().collect());
-    let all = endpoints(model);
+    let mut all: Vec<(Labels, Vec<Cidr>)> =
+        endpoints(model).into_iter().map(|(_, labels, nets)| (labels, nets)).collect();
+    all.extend(model.policy_resources().filter_map(|(_, resource)| match &**resource {
+        Resource::NetworkSet(set) => {
+            Some((labels_of(model, &set.labels, &set.profile_ids), set.nets.clone()))
+        }
+        _ => None,
+    }));
     for (id, members) in &ruleset.sets {
         let selector: Selector = id.selector().parse().unwrap();
-        let selected = all.iter().filter(|(_, labels, _)| selector.matches(labels));
-        let expected: BTreeSet<Cidr> = selected.flat_map(|(_, _, nets)| nets.iter().copied()).collect();
+        let selected = all.iter().filter(|(labels, _)| selector.matches(labels));
+        let expected: BTreeSet<Cidr> = selected.flat_map(|(_, nets)| nets.iter().copied()).collect();
         assert_eq!(*members, expected, "{}", id.selector());
     }
 }
@@ -156,7 +166,7 @@ fn check_endpoints(model: &Model, ruleset: &Ruleset) {
             let (Key::Policy { tier, name }, Resource::Policy(policy)) = (policy_key, &**resource) else {
                 continue;
             };
-            let source = Source::Policy { tier: tier.as_str().into(), name: name.as_str().into() };
+            let source = Source::policy(model.dialect(), tier, name);
             let selected =
                 policy.selector.matches(&own[key]) && (on_host || !(policy.untracked || policy.pre_dnat));
             let inbound = selected && policy.types.ingress();

@@ -4,6 +4,10 @@
 //! at most once, and the cost of a condition is proportional to its length (for prefix lists: to the number
 //! of prefix lengths in them). A filter that does not exist, or never had a valid value, rejects, so that
 //! routes meant to be withheld stay withheld.
+//!
+//! In a store of Calico 3 the peers name filters of that kind instead: see `calico3`.
+
+mod calico3;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -12,6 +16,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
+use tortie_config::Dialect;
 use tortie_config::key::{IpFamily, Scope};
 use tortie_config::resource::{
     self, AsRange, CommunityChange, CommunityKind, FilterDefault, FilterRule, FilterSet, FilterThen,
@@ -20,6 +25,8 @@ use tortie_config::resource::{
 use tortie_net::Cidr;
 
 use crate::model::{FilterValue, Model};
+
+pub use calico3::{Interface, Session};
 
 /// Minimum length of a prefix list for which an index by prefix length is built.
 const INDEXED: usize = 8;
@@ -64,6 +71,10 @@ pub struct FilterRoute<'a> {
     /// AS number that `prepend` without an AS prepends: the local one on export, the peer's on import, `None`
     /// on iBGP sessions.
     pub prepend_as: Option<u32>,
+    /// Interface of the route; only filters of Calico 3 match it.
+    pub interface: Interface<'a>,
+    /// LOCAL_PREF; only filters of Calico 3 match it.
+    pub local_pref: Option<u32>,
 }
 
 impl FilterRoute<'_> {
@@ -84,6 +95,8 @@ impl FilterRoute<'_> {
             peer: None,
             role: None,
             prepend_as: None,
+            interface: Interface::None,
+            local_pref: None,
         }
     }
 
@@ -133,6 +146,10 @@ pub trait FilterInput {
     fn prefix(&self) -> Cidr;
     /// Returns the origin of the route.
     fn source(&self) -> RouteSource;
+    /// Returns the interface of the route.
+    fn interface(&self) -> Interface<'_>;
+    /// Returns LOCAL_PREF, if the route has it.
+    fn local_pref(&self) -> Option<u32>;
     /// Calls `ask` with all attributes.
     fn whole<T>(&self, ask: impl FnOnce(&FilterRoute<'_>) -> T) -> T;
 }
@@ -144,6 +161,14 @@ impl FilterInput for FilterRoute<'_> {
 
     fn source(&self) -> RouteSource {
         self.source
+    }
+
+    fn interface(&self) -> Interface<'_> {
+        self.interface
+    }
+
+    fn local_pref(&self) -> Option<u32> {
+        self.local_pref
     }
 
     fn whole<T>(&self, ask: impl FnOnce(&FilterRoute<'_>) -> T) -> T {
@@ -213,7 +238,29 @@ pub struct Filters(BTreeMap<String, State>);
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum State {
     Ready(Arc<Compiled>),
+    /// A filter of Calico 3.
+    Calico3(Arc<resource::BgpFilter>),
     Unreadable,
+}
+
+impl State {
+    fn of_v1(model: &Model, name: &str, before: Option<&Self>) -> Option<Self> {
+        Some(match model.filter(name)? {
+            FilterValue::Unreadable => Self::Unreadable,
+            FilterValue::Valid(filter) => match before {
+                Some(Self::Ready(ready)) if ready.filter == *filter => Self::Ready(ready.clone()),
+                _ => Self::Ready(Arc::new(Compiled::new(filter.clone()))),
+            },
+        })
+    }
+
+    fn of_calico3(model: &Model, name: &str, before: Option<&Self>) -> Option<Self> {
+        Some(match (model.bgp_filter(name)?, before) {
+            (None, _) => Self::Unreadable,
+            (Some(filter), Some(Self::Calico3(same))) if **same == *filter => Self::Calico3(same.clone()),
+            (Some(filter), _) => Self::Calico3(Arc::new(filter.clone())),
+        })
+    }
 }
 
 /// A filter with its indexes.
@@ -289,14 +336,11 @@ impl Filters {
                 if all.contains_key(name) {
                     continue;
                 }
-                let state = match model.filter(name) {
-                    None => continue,
-                    Some(FilterValue::Unreadable) => State::Unreadable,
-                    Some(FilterValue::Valid(filter)) => match before.0.get(name) {
-                        Some(State::Ready(ready)) if ready.filter == *filter => State::Ready(ready.clone()),
-                        _ => State::Ready(Arc::new(Compiled::new(filter.clone()))),
-                    },
+                let state = match model.dialect() {
+                    Dialect::V1 => State::of_v1(model, name, before.0.get(name)),
+                    Dialect::V3 => State::of_calico3(model, name, before.0.get(name)),
                 };
+                let Some(state) = state else { continue };
                 all.insert(name.clone(), state);
             }
         }
@@ -316,7 +360,7 @@ impl Filters {
     pub fn rules(&self, direction: Direction) -> impl Iterator<Item = (&str, &[FilterRule])> {
         self.0.iter().filter_map(move |(name, state)| match state {
             State::Ready(ready) => Some((name.as_str(), ready.rules(direction)?.0)),
-            State::Unreadable => None,
+            State::Unreadable | State::Calico3(_) => None,
         })
     }
 
@@ -328,7 +372,7 @@ impl Filters {
         for (filter, name) in names.iter().enumerate() {
             let ready = match self.0.get(name) {
                 Some(State::Ready(ready)) => ready,
-                Some(State::Unreadable) => return reject(Decider::Unreadable(filter)),
+                Some(State::Unreadable | State::Calico3(_)) => return reject(Decider::Unreadable(filter)),
                 None => return reject(Decider::Missing(filter)),
             };
             let Some((rules, indexes)) = ready.rules(direction) else { continue };
@@ -363,10 +407,39 @@ impl Filters {
         FilterDecision { verdict: FilterVerdict::Continue, decider: Decider::End, changes }
     }
 
+    /// Returns the communities (RFC 1997 and RFC 8092) that a rule adds.
+    pub(super) fn added_communities(
+        &self,
+        names: &[String],
+        direction: Direction,
+        at: RuleRef,
+    ) -> Vec<resource::Community> {
+        let name = names.get(at.filter).map_or("", String::as_str);
+        if let Some(State::Ready(ready)) = self.0.get(name) {
+            let rule = ready.rules(direction).and_then(|(rules, _)| rules.get(at.rule));
+            return rule.map_or_else(Vec::new, |rule| {
+                let standard = rule.set.communities.add.iter().copied().map(resource::Community::Standard);
+                let large = rule.set.large.add.iter().copied().map(resource::Community::Large);
+                standard.chain(large).collect()
+            });
+        }
+        let operations = self.operations(names, direction, at).iter();
+        operations
+            .filter_map(|operation| match operation {
+                resource::BgpFilterOperation::AddCommunity(community) => Some(*community),
+                _ => None,
+            })
+            .collect()
+    }
+
     /// Describes a decision for people: the deciding rule and filter, and the rules that changed the route.
     pub(super) fn describe(&self, names: &[String], direction: Direction, answer: &FilterDecision) -> String {
         let name = |filter: usize| names.get(filter).map_or("?", String::as_str);
         let rule = |at: RuleRef| {
+            if let Some(rule) = self.calico3_rule(name(at.filter), direction, at) {
+                let (list, number) = rule.place;
+                return format!("rule {number} in {list} of filter {}", name(at.filter));
+            }
             let rules = match self.0.get(name(at.filter)) {
                 Some(State::Ready(ready)) => ready.rules(direction),
                 _ => None,

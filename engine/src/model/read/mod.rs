@@ -1,22 +1,24 @@
 //! Read access to the model. The functions resolve "host value over global value" only; all other decisions
 //! belong to routing and policy.
 
+mod vxlan;
+
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-use tortie_config::Resource;
 use tortie_config::key::{BgpItem, EndpointKey, IpFamily, Key, ProfilePart, Scope};
 use tortie_config::resource::{
     Affinity, Asn, BgpLogLevel, Block, BmpStation, Filter, IpamConfig, Multipath, NodeMesh, Peer, Pool,
-    PrefixAdvertisement, Settings, WorkloadEndpoint,
+    PrefixAdvertisement, Setting, Settings, WorkloadEndpoint,
 };
+use tortie_config::{Dialect, Resource};
 use tortie_net::Cidr;
 
-use super::guard::ObjectCounts;
-use super::host::Host;
-use super::slot::Slot;
-use super::state::{InvalidKey, Model};
-use super::value::{Ready, Value};
+use crate::model::guard::ObjectCounts;
+use crate::model::host::Host;
+use crate::model::slot::Slot;
+use crate::model::state::{InvalidKey, Model};
+use crate::model::value::{Ready, Value};
 use tortie_store::{Revision, schema};
 
 /// A resource with its key and revisions.
@@ -190,7 +192,7 @@ impl Model {
     /// Returns the BGP log level of this host: its own, else the global one, else `info`.
     #[must_use]
     pub fn bgp_log_level(&self) -> BgpLogLevel {
-        let item = super::host::HostItem::LogLevel;
+        let item = crate::model::host::HostItem::LogLevel;
         let own = self.host(&self.node).and_then(|host| host.value(item));
         match own.or_else(|| self.global(BgpItem::LogLevel)) {
             Some(Value::LogLevel(level)) => *level,
@@ -301,7 +303,8 @@ impl Model {
             })
     }
 
-    /// Returns the pools of both families, sorted by prefix.
+    /// Returns the pools of both families that hosts may have addresses of, sorted by prefix. One for load
+    /// balancers only is no pool for NAT, tunnels and routes.
     pub fn pools(&self) -> impl Iterator<Item = StoredValue<'_, Cidr, Pool>> {
         let first = Key::Pool(Cidr::v4(Ipv4Addr::UNSPECIFIED, 0));
         self.rest
@@ -309,7 +312,7 @@ impl Model {
             .map_while(|(key, slot)| if let Key::Pool(cidr) = key { Some((cidr, slot)) } else { None })
             .filter_map(|(cidr, slot)| {
                 stored(cidr, slot, |resource| match resource {
-                    Resource::Pool(pool) => Some(pool),
+                    Resource::Pool(pool) if pool.is_for_hosts() => Some(pool),
                     _ => None,
                 })
             })
@@ -453,7 +456,10 @@ impl Model {
     /// they are missing.
     #[must_use]
     pub fn settings_of(&self, host: &str) -> Settings {
-        let mut settings = Settings::default();
+        let mut settings = match self.dialect() {
+            Dialect::V1 => Settings::default(),
+            Dialect::V3 => Settings::calico3(),
+        };
         for scope in [Scope::Global, Scope::Host(host.to_owned())] {
             let first = Key::Setting(scope.clone(), String::new());
             let of_scope = self
@@ -467,7 +473,20 @@ impl Model {
                 }
             }
         }
+        self.apply_vxlan_settings(host, &mut settings);
         settings
+    }
+
+    /// Returns true if workloads of this host may have sources in addition to their addresses, which a Calico 3
+    /// store allows with `WorkloadSourceSpoofing`. The own settings of other hosts are not known.
+    #[must_use]
+    pub fn allows_spoofed_sources(&self, host: &str) -> bool {
+        let of = |scope| match &**self.resource(&Key::Setting(scope, "WorkloadSourceSpoofing".to_owned()))? {
+            Resource::Setting(Setting::Other { text, .. }) => Some(text.eq_ignore_ascii_case("any")),
+            _ => None,
+        };
+        let setting = of(Scope::Host(host.to_owned())).or_else(|| of(Scope::Global));
+        self.dialect() == Dialect::V3 && setting == Some(true)
     }
 
     /// Returns the configured tunnel address of this host, if any. An address that a host or peer already has
@@ -477,16 +496,19 @@ impl Model {
     /// The current holder of the address.
     pub fn tunnel_address(&self) -> Result<Option<Ipv4Addr>, String> {
         let Some(addr) = self.settings().ip_in_ip_tunnel_addr else { return Ok(None) };
-        let holder = if let Some((host, _)) = self.hosts_by_address(addr.into()).next() {
+        self.unless_held(addr.into(), "IpInIpTunnelAddr").map(|()| Some(addr))
+    }
+
+    /// Refuses a tunnel address that is the address of a host or peer.
+    fn unless_held(&self, addr: IpAddr, setting: &str) -> Result<(), String> {
+        let holder = if let Some((host, _)) = self.hosts_by_address(addr).next() {
             Some(format!("it is the address of host {host}"))
         } else {
-            self.hosts_by_peer
-                .contains_key(&IpAddr::V4(addr))
-                .then(|| "it is the address of a peer".to_owned())
+            self.hosts_by_peer.contains_key(&addr).then(|| "it is the address of a peer".to_owned())
         };
         match holder {
-            Some(why) => Err(format!("IpInIpTunnelAddr {addr} is not used: {why}; correct or delete it")),
-            None => Ok(Some(addr)),
+            Some(why) => Err(format!("{setting} {addr} is not used: {why}; correct or delete it")),
+            None => Ok(()),
         }
     }
 
@@ -512,12 +534,17 @@ impl Model {
         self.rest.range(first..).filter_map(|(key, slot)| Some((key, slot.value()?.resource()?)))
     }
 
-    /// Returns profiles, tiers and policies, in key order.
+    /// Returns profiles, tiers, policies and network sets, each kind in key order.
     pub fn policy_resources(&self) -> impl Iterator<Item = (&Key, &Arc<Resource>)> {
         let first = Key::Profile { name: String::new(), part: ProfilePart::Rules };
-        self.resources_from(first).take_while(|(key, _)| {
+        let of_v1 = self.resources_from(first).take_while(|(key, _)| {
             matches!(key, Key::Profile { .. } | Key::TierMetadata { .. } | Key::Policy { .. })
-        })
+        });
+        let first = Key::Tier { tier: String::new() };
+        let of_v3 = self
+            .resources_from(first)
+            .take_while(|(key, _)| matches!(key, Key::Tier { .. } | Key::NetworkSet { .. }));
+        of_v1.chain(of_v3)
     }
 
     /// Returns the endpoints of all hosts, workload endpoints first.

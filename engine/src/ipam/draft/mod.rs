@@ -3,26 +3,31 @@
 //! Every changed key is compared with the revision that was read. A key that a change depends on without
 //! changing it is guarded: the transaction compares it too.
 
+mod dialect;
+
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use tortie_config::key::{IpFamily, Key};
+use tortie_config::key::IpFamily;
 use tortie_config::resource::{
-    Affinity, AffinityState, Attribute, Block, Handle, IpamConfig, Pool, ValueError,
+    Affinity, AffinityState, Attribute, Block, BlockAffinity, Handle, IpamConfig, ValueError,
 };
 use tortie_net::Cidr;
 
 use super::IpamError;
+use crate::ipam::cluster::Cluster;
+use crate::ipam::cooldown;
 use crate::ipam::keyspace::{Keyspace, Place};
 use crate::ipam::overlap;
-use crate::ipam::reads::{PlanStep, PlanStop, ReadState, ReadValue};
+use crate::ipam::reads::{PlanStep, PlanStop, ReadState};
 use tortie_store::{Compare, MAX_TXN_OPS, Op, Txn};
 
 /// Maximum number of stale affinities of other writers that one transaction cleans up.
 const CLEANUP_MAX: usize = 8;
 
 /// Runs a plan and returns its step: more reads, a transaction, or an error.
-pub(super) fn run<'a, A>(
+pub(in crate::ipam) fn run<'a, A>(
     keyspace: &'a Keyspace,
     state: &'a ReadState,
     plan: impl FnOnce(&mut Draft<'a>) -> Result<A, PlanStop>,
@@ -30,6 +35,7 @@ pub(super) fn run<'a, A>(
     let mut draft = Draft {
         keyspace,
         state,
+        cluster: OnceCell::new(),
         blocks: BTreeMap::new(),
         affinities: BTreeMap::new(),
         handles: BTreeMap::new(),
@@ -46,15 +52,18 @@ pub(super) fn run<'a, A>(
 }
 
 /// Pending changes of a plan. All accessors reflect the changes made so far.
-pub(super) struct Draft<'a> {
-    pub(super) keyspace: &'a Keyspace,
-    pub(super) state: &'a ReadState,
+pub(in crate::ipam) struct Draft<'a> {
+    pub(in crate::ipam) keyspace: &'a Keyspace,
+    pub(in crate::ipam) state: &'a ReadState,
+    /// Projection of a Calico 3 store's objects, computed when it is first needed.
+    cluster: OnceCell<Cluster>,
     blocks: BTreeMap<Cidr, Option<Block>>,
     affinities: BTreeMap<(String, Cidr), Option<Affinity>>,
     handles: BTreeMap<String, Option<Handle>>,
     config: Option<IpamConfig>,
     guards: BTreeSet<String>,
-    cleanup: BTreeSet<String>,
+    /// Stale affinities, by host and block.
+    cleanup: BTreeSet<(String, Cidr)>,
 }
 
 impl Draft<'_> {
@@ -70,65 +79,57 @@ impl Draft<'_> {
             .map_err(|error| PlanStop::Err(IpamError::Unreadable { key, why: error.to_string() }))
     }
 
-    /// Returns an error unless the data model is ready: the key `Ready` is absent or `true`.
-    pub(super) fn ready(&self) -> Result<(), PlanStop> {
-        match self.state.read(&Key::Ready.to_string())? {
-            Some(ReadValue { value, .. }) if value != b"true" => Err(IpamError::NotReady.into()),
-            _ => Ok(()),
-        }
-    }
-
-    pub(super) fn config(&self) -> Result<IpamConfig, PlanStop> {
+    pub(in crate::ipam) fn config(&self) -> Result<IpamConfig, PlanStop> {
         Ok(self.typed(&Place::Config, IpamConfig::parse)?.unwrap_or_default())
     }
 
-    pub(super) fn put_config(&mut self, config: IpamConfig) {
+    pub(in crate::ipam) fn put_config(&mut self, config: IpamConfig) {
         self.config = Some(config);
     }
 
-    /// Returns all pools that can be parsed, in key order.
-    pub(super) fn pools(&self) -> Result<Vec<Pool>, PlanStop> {
-        let prefix = self.keyspace.pools();
-        self.state.request_key([], [prefix.clone()])?;
-        let pools = self.state.existing(&prefix).filter_map(|(key, known)| match self.keyspace.place(key) {
-            Some(Place::Pool(cidr)) => Pool::parse(cidr, &known.value).ok(),
-            _ => None,
-        });
-        Ok(pools.collect())
-    }
-
     /// Makes the transaction fail if the pool changes concurrently.
-    pub(super) fn guard_pool(&mut self, pool: &Cidr) {
-        self.guards.insert(self.keyspace.pool(pool));
+    pub(in crate::ipam) fn guard_pool(&mut self, pool: &Cidr) {
+        let key = self.keyspace.pool(pool);
+        if !self.keyspace.is_calico_3() {
+            self.guards.insert(key);
+            return;
+        }
+        self.guards.extend(self.cluster.get().into_iter().flat_map(|cluster| cluster.origin(&key)));
     }
 
     /// Makes the transaction fail if the configuration changes concurrently.
-    pub(super) fn guard_config(&mut self) {
+    pub(in crate::ipam) fn guard_config(&mut self) {
         self.guards.insert(self.keyspace.config());
     }
 
     /// Makes the transaction fail if the block changes concurrently.
-    pub(super) fn guard_block(&mut self, cidr: &Cidr) {
+    pub(in crate::ipam) fn guard_block(&mut self, cidr: &Cidr) {
         self.guards.insert(self.keyspace.block(cidr));
     }
 
-    pub(super) fn block(&self, cidr: &Cidr) -> Result<Option<Block>, PlanStop> {
+    pub(in crate::ipam) fn block(&self, cidr: &Cidr) -> Result<Option<Block>, PlanStop> {
         match self.blocks.get(cidr) {
             Some(block) => Ok(block.clone()),
-            None => self.typed(&Place::Block(*cidr), |bytes| Block::parse(*cidr, bytes)),
+            None => {
+                let stored = self.typed(&Place::Block(*cidr), |bytes| Block::parse(*cidr, bytes))?;
+                stored.filter(|block| !block.is_deleted()).map(|block| self.at_present(block)).transpose()
+            }
         }
     }
 
     /// Returns true if the host owns the block and it is full, as far as a scan of the raw value can tell.
-    pub(super) fn is_full(&self, host: &str, cidr: &Cidr) -> bool {
+    pub(in crate::ipam) fn is_full(&self, host: &str, cidr: &Cidr) -> bool {
         let known = || self.state.get(&self.keyspace.block(cidr)).flatten();
         !self.blocks.contains_key(cidr)
-            && known().is_some_and(|known| Block::is_full_of(host, *cidr, &known.value))
+            && known().is_some_and(|known| {
+                Block::is_full_of(host, *cidr, &known.value)
+                    && !(self.keyspace.is_calico_3() && cooldown::may_cool(&known.value))
+            })
     }
 
     /// Returns the block that contains an address. `usual` is the block size of its pool, which is tried
     /// first.
-    pub(super) fn block_containing(
+    pub(in crate::ipam) fn block_containing(
         &self,
         addr: IpAddr,
         usual: Option<u8>,
@@ -149,16 +150,16 @@ impl Draft<'_> {
         Ok(None)
     }
 
-    pub(super) fn put_block(&mut self, block: Block) {
+    pub(in crate::ipam) fn put_block(&mut self, block: Block) {
         self.blocks.insert(block.cidr(), Some(block));
     }
 
-    pub(super) fn delete_block(&mut self, cidr: &Cidr) {
+    pub(in crate::ipam) fn delete_block(&mut self, cidr: &Cidr) {
         self.blocks.insert(*cidr, None);
     }
 
     /// Returns all blocks that share an address with `cidr`, including `cidr` itself.
-    pub(super) fn overlapping(&self, cidr: &Cidr) -> Result<Vec<Cidr>, PlanStop> {
+    pub(in crate::ipam) fn overlapping(&self, cidr: &Cidr) -> Result<Vec<Cidr>, PlanStop> {
         let around = overlap::of(self.keyspace, cidr);
         self.state.request_existence(around.keys.iter().cloned(), around.prefixes.iter().cloned())?;
         let texts = around.keys.iter().chain(&around.prefixes);
@@ -168,20 +169,28 @@ impl Draft<'_> {
                 Some(Place::Block(block)) => Some(block),
                 _ => None,
             })
-            .filter(|block| !matches!(self.blocks.get(block), Some(None)))
+            .filter(|block| !matches!(self.blocks.get(block), Some(None)) && !self.is_marked_deleted(block))
             .collect();
         blocks.extend(self.blocks.iter().filter(|(_, block)| block.is_some()).map(|(cidr, _)| *cidr));
         Ok(blocks.into_iter().filter(|block| block.overlaps(cidr)).collect())
     }
 
+    /// Returns true if a block that has been read is marked as deleted.
+    fn is_marked_deleted(&self, cidr: &Cidr) -> bool {
+        let known = || self.state.get(&self.keyspace.block(cidr)).flatten();
+        self.keyspace.is_calico_3()
+            && known()
+                .is_some_and(|known| Block::parse(*cidr, &known.value).is_ok_and(|block| block.is_deleted()))
+    }
+
     /// Returns true if the content of a block is loaded, or its absence is known.
-    pub(super) fn is_read(&self, cidr: &Cidr) -> bool {
+    pub(in crate::ipam) fn is_read(&self, cidr: &Cidr) -> bool {
         self.blocks.contains_key(cidr) || self.state.get(&self.keyspace.block(cidr)).is_some()
     }
 
     /// Returns the prefixes of all blocks of a family, unordered. The contents are not read, since there may
     /// be thousands.
-    pub(super) fn all_blocks(&self, family: IpFamily) -> Result<Vec<Cidr>, PlanStop> {
+    pub(in crate::ipam) fn all_blocks(&self, family: IpFamily) -> Result<Vec<Cidr>, PlanStop> {
         let prefix = self.keyspace.blocks(family);
         self.state.request_names(&prefix)?;
         let stored = self.state.names(&prefix).filter_map(|key| match self.keyspace.place(key) {
@@ -199,19 +208,23 @@ impl Draft<'_> {
         Ok(all.into_iter().collect())
     }
 
-    pub(super) fn affinity(&self, host: &str, block: &Cidr) -> Result<Option<Affinity>, PlanStop> {
+    pub(in crate::ipam) fn affinity(&self, host: &str, block: &Cidr) -> Result<Option<Affinity>, PlanStop> {
         match self.affinities.get(&(host.to_owned(), *block)) {
             Some(affinity) => Ok(affinity.clone()),
-            None => self.typed(&Place::Affinity { host: host.to_owned(), block: *block }, Affinity::parse),
+            None => {
+                let place = Place::Affinity { host: host.to_owned(), block: *block };
+                Ok(self.typed(&place, Affinity::parse)?.filter(|affinity| !affinity.is_deleted()))
+            }
         }
     }
 
     /// Returns the blocks for which a host has an affinity, in key order.
-    pub(super) fn affinities_of(&self, host: &str) -> Result<Vec<Cidr>, PlanStop> {
+    pub(in crate::ipam) fn affinities_of(&self, host: &str) -> Result<Vec<Cidr>, PlanStop> {
         let prefix = self.keyspace.affinities(host);
         self.state.request_key([], [prefix.clone()])?;
-        let stored = self.state.existing(&prefix).filter_map(|(key, _)| match self.keyspace.place(key) {
-            Some(Place::Affinity { block, .. }) => Some(block),
+        let is_deleted = |value: &[u8]| Affinity::parse(value).is_ok_and(|affinity| affinity.is_deleted());
+        let stored = self.state.existing(&prefix).filter_map(|(key, known)| match self.keyspace.place(key) {
+            Some(Place::Affinity { block, .. }) if !is_deleted(&known.value) => Some(block),
             _ => None,
         });
         let changed = |block: &Cidr| self.affinities.get(&(host.to_owned(), *block));
@@ -225,37 +238,51 @@ impl Draft<'_> {
     }
 
     /// Writes a confirmed affinity of the host for the block, unless there is one.
-    pub(super) fn confirm(&mut self, host: &str, block: &Cidr) -> Result<(), PlanStop> {
+    pub(in crate::ipam) fn confirm(&mut self, host: &str, block: &Cidr) -> Result<(), PlanStop> {
         let known = match self.affinity(host, block) {
             Err(PlanStop::Err(IpamError::Unreadable { .. })) => None,
             known => known?,
         };
-        if known.as_ref().is_some_and(Affinity::is_confirmed) {
+        // Calico 3 confirms a claim without a state at its next use.
+        let is_stateless = |affinity: &Affinity| affinity.state.is_none() && self.keyspace.is_calico_3();
+        if known.as_ref().is_some_and(|affinity| affinity.is_confirmed() && !is_stateless(affinity)) {
             return Ok(());
         }
-        let affinity =
-            Affinity { state: Some(AffinityState::Confirmed), extra: known.unwrap_or_default().extra };
+        let affinity = Affinity { state: Some(AffinityState::Confirmed), ..known.unwrap_or_default() };
         self.affinities.insert((host.to_owned(), *block), Some(affinity));
         Ok(())
     }
 
-    pub(super) fn delete_affinity(&mut self, host: &str, block: &Cidr) {
+    pub(in crate::ipam) fn delete_affinity(&mut self, host: &str, block: &Cidr) {
         self.affinities.insert((host.to_owned(), *block), None);
     }
 
+    /// Deletes the affinity of another host, if it exists. The transaction compares it either way.
+    pub(in crate::ipam) fn delete_known_affinity(
+        &mut self,
+        host: &str,
+        block: &Cidr,
+    ) -> Result<(), PlanStop> {
+        self.state.read(&self.keyspace.affinity(host, block))?;
+        self.guards.insert(self.keyspace.affinity(host, block));
+        self.delete_affinity(host, block);
+        Ok(())
+    }
+
     /// Deletes a stale affinity of another writer, if the transaction writes anything else.
-    pub(super) fn remove_stale_affinity(&mut self, host: &str, block: &Cidr) {
-        self.cleanup.insert(self.keyspace.affinity(host, block));
+    pub(in crate::ipam) fn remove_stale_affinity(&mut self, host: &str, block: &Cidr) {
+        self.cleanup.insert((host.to_owned(), *block));
     }
 
     /// Returns a handle, merged with the one at its legacy key.
-    pub(super) fn handle(&self, id: &str) -> Result<Option<Handle>, PlanStop> {
+    pub(in crate::ipam) fn handle(&self, id: &str) -> Result<Option<Handle>, PlanStop> {
         if let Some(handle) = self.handles.get(id) {
             return Ok(handle.clone());
         }
         let old_key = self.keyspace.legacy_handle(id);
         self.state.request_key([self.keyspace.handle(id)].into_iter().chain(old_key.clone()), [])?;
         let new = self.typed(&Place::Handle(id.to_owned()), |bytes| Handle::parse(id, bytes))?;
+        let new = new.filter(|handle| !handle.is_deleted());
         if old_key.is_none() {
             return Ok(new);
         }
@@ -272,7 +299,7 @@ impl Draft<'_> {
     }
 
     /// Writes a handle, or deletes it if it has no addresses.
-    pub(super) fn put_handle(&mut self, handle: Handle) {
+    pub(in crate::ipam) fn put_handle(&mut self, handle: Handle) {
         let id = handle.id.clone();
         self.handles.insert(id, Some(handle).filter(|handle| !handle.blocks.is_empty()));
     }
@@ -280,7 +307,7 @@ impl Draft<'_> {
     /// Subtracts the `released` allocations of a block from the counts of their handles. Counts are hints: an
     /// entry stays while the block holds addresses of the handle, or while its count exceeds the number
     /// released.
-    pub(super) fn forget(&mut self, block: &Block, released: &[Attribute]) -> Result<(), PlanStop> {
+    pub(in crate::ipam) fn forget(&mut self, block: &Block, released: &[Attribute]) -> Result<(), PlanStop> {
         let mut counts: BTreeMap<&str, u32> = BTreeMap::new();
         for handle in released.iter().filter_map(|attribute| attribute.handle.as_deref()) {
             *counts.entry(handle).or_default() += 1;
@@ -308,8 +335,8 @@ impl Draft<'_> {
     }
 
     /// Writes a block after a release, or deletes it if it has neither owner nor addresses.
-    pub(super) fn put_or_delete_block(&mut self, block: Block) {
-        if block.is_empty() && *block.affinity() == tortie_config::resource::BlockAffinity::None {
+    pub(in crate::ipam) fn put_or_delete_block(&mut self, block: Block) {
+        if block.is_empty() && *block.affinity() == BlockAffinity::None {
             self.delete_block(&block.cidr());
         } else {
             self.put_block(block);
@@ -319,13 +346,23 @@ impl Draft<'_> {
     fn finish(self) -> Result<Txn, PlanStop> {
         let mut writes: BTreeMap<String, Option<Vec<u8>>> = BTreeMap::new();
         for (cidr, block) in &self.blocks {
-            writes.insert(self.keyspace.block(cidr), block.as_ref().map(Block::to_value));
+            let key = self.keyspace.block(cidr);
+            let known = self.state.read(&key)?;
+            let written = block.as_ref().map(|block| counted(block, known.map(|known| &*known.value)));
+            writes.insert(key, written);
         }
         for ((host, cidr), affinity) in &self.affinities {
             writes.insert(self.keyspace.affinity(host, cidr), affinity.as_ref().map(Affinity::to_value));
         }
         for (id, handle) in &self.handles {
-            writes.insert(self.keyspace.handle(id), handle.as_ref().map(Handle::to_value));
+            let key = self.keyspace.handle(id);
+            let written = match handle {
+                Some(handle) if self.keyspace.is_calico_3() => {
+                    Some(handle.to_calico_3(self.state.read(&key)?.map(|known| &*known.value)))
+                }
+                handle => handle.as_ref().map(Handle::to_value),
+            };
+            writes.insert(key, written);
             if let Some(old) = self.keyspace.legacy_handle(id) {
                 writes.insert(old, None);
             }
@@ -344,12 +381,18 @@ impl Draft<'_> {
         if needed.is_empty() {
             return Ok(Txn::default());
         }
-        for key in self.cleanup.iter().take(CLEANUP_MAX) {
-            if self.state.read(key)?.is_some() {
-                needed.entry(key.clone()).or_insert(None);
+        let mut guards = self.guards;
+        for (host, block) in self.cleanup.iter().take(CLEANUP_MAX) {
+            let key = self.keyspace.affinity(host, block);
+            if self.state.read(&key)?.is_some() && !needed.contains_key(&key) {
+                needed.insert(key, None);
+                // A client of Calico may be about to create the block under this affinity.
+                if self.keyspace.is_calico_3() {
+                    guards.insert(self.keyspace.block(block));
+                }
             }
         }
-        let guards = self.guards.into_iter().filter(|key| !needed.contains_key(key)).collect::<Vec<_>>();
+        let guards = guards.into_iter().filter(|key| !needed.contains_key(key)).collect::<Vec<_>>();
         let mut txn = Txn::default();
         for key in needed.keys().chain(&guards) {
             txn.compare.push(match self.state.read(key)? {
@@ -371,4 +414,15 @@ impl Draft<'_> {
         }
         Ok(txn)
     }
+}
+
+/// Formats a block for a write, which its sequence number counts. Returns the known value if nothing changed.
+fn counted(block: &Block, known: Option<&[u8]>) -> Vec<u8> {
+    let value = block.to_value();
+    if known == Some(&value) {
+        return value;
+    }
+    let mut block = block.clone();
+    block.count_write();
+    block.to_value()
 }

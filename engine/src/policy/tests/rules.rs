@@ -2,8 +2,8 @@
 
 use std::net::IpAddr;
 
-use super::tests::{ruleset, tcp};
-use super::*;
+use super::super::*;
+use super::{ruleset, tcp};
 
 /// The evaluated endpoint, with profiles `p` and `q` in this order.
 const W1: (&str, &str) = (

@@ -1,37 +1,23 @@
 //! Export gates and import checks: the rules that decide which routes are announced to a peer and accepted
 //! from it.
 //!
-//! The export gates are evaluated in this order, and the first one that decides is the answer:
-//!
-//! | gate | condition | answer |
-//! | --- | --- | --- |
-//! | `own-block` | equal to an own block | announce |
-//! | `inside-own-block` | inside of an own block | withhold: the block covers it |
-//! | `own-only` | `own_only` is set, the peer is eBGP, and the route was learned | withhold |
-//! | `filter` | the peer's filters decide | as the filters say |
-//! | `advertised` | equal to or inside of a `prefix_advertisements` prefix | announce |
-//! | `pool` | equal to or inside of a pool, including disabled ones | announce |
-//! | `none` | | withhold |
-//!
-//! These are the steps of Calico's generated BIRD filter (aggregation, filters, static prefixes, pools,
-//! reject) with `own-only` added. It precedes `filter` so that no filter can override it. It applies to eBGP
-//! peers only: towards iBGP peers RFC 4271, section 9.2.1 already withholds routes learned by iBGP, and a
-//! route reflector must continue to reflect.
-//!
-//! No filter can withhold an own block, but filter changes apply to every announced route, including own
-//! blocks: this is how a host is drained, or its blocks are tagged. Import filters are evaluated last, if no
-//! other check rejected the route.
+//! The two data models have different orders, each in a file of its own: `v1`, and `calico3` for stores of
+//! Calico 3. The first gate that decides is the answer.
 
-use tortie_config::resource::{Community, RouteSource};
+mod calico3;
+mod v1;
+
+use tortie_config::resource::Community;
 use tortie_net::{Cidr, cover};
 
-use super::explain::{Recorder, Step, StepOutcome, fill_not_reached};
-use super::filter::{Direction, FilterChanges, FilterDecision, FilterInput, FilterVerdict};
+use super::explain::{Recorder, Step, fill_not_reached};
+use super::filter::{FilterChanges, FilterInput};
 use super::types::{Addresses, GateDecision, PeerPolicy, PoolView, RoutingView};
 
-/// Names of the export gates, in order.
-pub const EXPORT_GATES: [&str; 7] =
-    ["own-block", "inside-own-block", "own-only", "filter", "advertised", "pool", "none"];
+/// Names of the export gates, in the order of the v1 model. [`FILTER`] comes first in a store of Calico 3.
+pub const EXPORT_GATES: [&str; 7] = v1::GATES;
+/// Names of the export gates of a store of Calico 3, in order.
+pub const EXPORT_GATES_CALICO_3: [&str; 9] = calico3::GATES;
 
 /// Reason of [`import`] for rejecting a route to an address of one of this host's endpoints.
 pub const OWN_ENDPOINT: &str = "own-endpoint";
@@ -51,7 +37,7 @@ impl RoutingView {
 /// Decides if the best path of a prefix is announced to a peer. Returns the deciding gate and the communities
 /// to add.
 ///
-/// `ebgp` is true if the peer is in another AS; only `own-only` uses it.
+/// `ebgp` is true if the peer is in another AS.
 #[must_use]
 pub fn export_gate(
     view: &RoutingView,
@@ -72,8 +58,9 @@ pub fn explain_export(
 ) -> (GateDecision, Vec<Step>) {
     let mut steps = Vec::new();
     let answer = decide_export(view, policy, ebgp, route, &mut steps);
+    let order = if view.calico3.is_some() { &calico3::GATES[..] } else { &v1::GATES[..] };
     // `none` has no condition, and is only shown if it decided.
-    fill_not_reached(&mut steps, EXPORT_GATES.get(..6).unwrap_or_default());
+    fill_not_reached(&mut steps, order.split_last().map_or(order, |(_, conditions)| conditions));
     (answer, steps)
 }
 
@@ -84,87 +71,14 @@ fn decide_export(
     route: &impl FilterInput,
     rec: &mut impl Recorder,
 ) -> GateDecision {
-    let prefix = route.prefix();
-    let block = cover::in_set(&view.own_blocks, &prefix);
-    if block == Some(&prefix) {
-        rec.step("own-block", StepOutcome::Yes, || format!("{prefix} is a block of this host"));
-        let answer = ask(view, policy, Direction::Export, route);
-        rec.step(FILTER, StepOutcome::Passed, || {
-            let text = view.filters.describe(&policy.filters, Direction::Export, &answer);
-            format!(
-                "filters apply for their changes only, because a block of this host is always announced: \
-                 {text}"
-            )
-        });
-        return announce(view, "own-block", prefix, answer.changes);
+    match &view.calico3 {
+        None => v1::decide_export(view, policy, ebgp, route, rec),
+        Some(store) => calico3::decide_export(view, store, policy, ebgp, route, rec),
     }
-    rec.step("own-block", StepOutcome::Passed, || format!("{prefix} is no block of this host"));
-
-    if let Some(block) = block {
-        rec.step("inside-own-block", StepOutcome::No, || {
-            format!("inside own block {block}, which is announced")
-        });
-        return withhold("inside-own-block");
-    }
-    rec.step("inside-own-block", StepOutcome::Passed, || "not inside an own block".to_owned());
-
-    if policy.own_only && ebgp && route.source() != RouteSource::Local {
-        rec.step("own-only", StepOutcome::No, || {
-            "the peer has own_only and this route was learned".to_owned()
-        });
-        return withhold("own-only");
-    }
-    rec.step("own-only", StepOutcome::Passed, || match (policy.own_only, ebgp) {
-        (false, _) => "the peer has no own_only".to_owned(),
-        (true, false) => "own_only acts towards eBGP peers only".to_owned(),
-        (true, true) => "the route is our own".to_owned(),
-    });
-
-    let answer = ask(view, policy, Direction::Export, route);
-    let text = || view.filters.describe(&policy.filters, Direction::Export, &answer);
-    match answer.verdict {
-        FilterVerdict::Accept => {
-            rec.step(FILTER, StepOutcome::Yes, text);
-            return announce(view, FILTER, prefix, answer.changes);
-        }
-        FilterVerdict::Reject => {
-            rec.step(FILTER, StepOutcome::No, text);
-            return withhold(FILTER);
-        }
-        FilterVerdict::Continue => rec.step(FILTER, StepOutcome::Passed, text),
-    }
-
-    if let Some(ad) = view.advertisements.iter().find(|a| a.cidr.covers(&prefix)) {
-        rec.step("advertised", StepOutcome::Yes, || format!("inside {} of prefix_advertisements", ad.cidr));
-        return announce(view, "advertised", prefix, answer.changes);
-    }
-    rec.step("advertised", StepOutcome::Passed, || "not inside prefix_advertisements".to_owned());
-
-    if let Some(pool) = view.pool_of(&prefix) {
-        rec.step("pool", StepOutcome::Yes, || format!("inside pool {}", pool.cidr));
-        return announce(view, "pool", prefix, answer.changes);
-    }
-    rec.step("pool", StepOutcome::Passed, || "inside no pool".to_owned());
-    rec.step("none", StepOutcome::No, || "no gate announces it".to_owned());
-    withhold("none")
 }
 
-/// Evaluates the peer's filters; most peers have none.
-fn ask(
-    view: &RoutingView,
-    policy: &PeerPolicy,
-    direction: Direction,
-    route: &impl FilterInput,
-) -> FilterDecision {
-    if policy.filters.is_empty() {
-        return FilterDecision::NONE;
-    }
-    route.whole(|whole| view.filters.ask(&policy.filters, direction, whole))
-}
-
-fn announce(view: &RoutingView, gate: &'static str, prefix: Cidr, changes: FilterChanges) -> GateDecision {
-    let mut answer =
-        GateDecision { accept: true, gate, communities: Vec::new(), large_communities: Vec::new(), changes };
+/// Adds the communities of the prefix advertisements that cover the prefix.
+fn with_communities(view: &RoutingView, prefix: Cidr, mut answer: GateDecision) -> GateDecision {
     let covering = view.advertisements.iter().filter(|a| a.cidr.covers(&prefix));
     for community in covering.flat_map(|ad| &ad.communities) {
         match community {
@@ -179,6 +93,10 @@ fn announce(view: &RoutingView, gate: &'static str, prefix: Cidr, changes: Filte
     answer
 }
 
+fn accept(gate: &'static str, changes: FilterChanges) -> GateDecision {
+    GateDecision { accept: true, changes, ..withhold(gate) }
+}
+
 fn withhold(gate: &'static str) -> GateDecision {
     GateDecision {
         accept: false,
@@ -186,6 +104,7 @@ fn withhold(gate: &'static str) -> GateDecision {
         communities: Vec::new(),
         large_communities: Vec::new(),
         changes: FilterChanges::new(),
+        local_pref: None,
     }
 }
 
@@ -219,7 +138,8 @@ pub fn explain_import(
 ) -> (Result<FilterChanges, &'static str>, Vec<Step>) {
     let mut steps = Vec::new();
     let answer = decide_import(view, held, policy, route, &mut steps);
-    fill_not_reached(&mut steps, &[OWN_ENDPOINT, INSIDE_POOL, FILTER]);
+    let order = if view.calico3.is_some() { &calico3::CHECKS[..] } else { &v1::CHECKS[..] };
+    fill_not_reached(&mut steps, order);
     (answer, steps)
 }
 
@@ -230,43 +150,19 @@ fn decide_import(
     route: &impl FilterInput,
     rec: &mut impl Recorder,
 ) -> Result<FilterChanges, &'static str> {
-    let prefix = route.prefix();
-    if prefix.is_host() && held.contains_key(&prefix.addr()) {
-        rec.step(OWN_ENDPOINT, StepOutcome::No, || {
-            format!("an endpoint of this host holds {}", prefix.addr())
-        });
-        return Err(OWN_ENDPOINT);
+    match &view.calico3 {
+        None => v1::decide_import(view, held, policy, route, rec),
+        Some(store) => calico3::decide_import(view, store, held, policy, route, rec),
     }
-    rec.step(OWN_ENDPOINT, StepOutcome::Passed, || "no address of an endpoint of this host".to_owned());
-    match (!policy.import_pools).then(|| view.pool_of(&prefix)).flatten() {
-        Some(pool) => {
-            rec.step(INSIDE_POOL, StepOutcome::No, || {
-                format!("inside pool {} and the peer has import_pools false", pool.cidr)
-            });
-            return Err(INSIDE_POOL);
-        }
-        None => rec.step(INSIDE_POOL, StepOutcome::Passed, || {
-            if policy.import_pools { "the peer may announce routes inside pools" } else { "inside no pool" }
-                .to_owned()
-        }),
-    }
-    let answer = ask(view, policy, Direction::Import, route);
-    let text = || view.filters.describe(&policy.filters, Direction::Import, &answer);
-    match answer.verdict {
-        FilterVerdict::Reject => {
-            rec.step(FILTER, StepOutcome::No, text);
-            return Err(FILTER);
-        }
-        FilterVerdict::Accept => rec.step(FILTER, StepOutcome::Yes, text),
-        FilterVerdict::Continue => rec.step(FILTER, StepOutcome::Passed, text),
-    }
-    Ok(answer.changes)
 }
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
+    use tortie_config::resource::RouteSource;
+
+    use super::super::explain::StepOutcome;
     use super::super::filter::FilterRoute;
     use super::*;
     use crate::routing::types::PrefixAdvertisement;
@@ -283,7 +179,7 @@ mod tests {
     }
 
     fn view() -> RoutingView {
-        let pool = |text: &str, disabled| PoolView { cidr: cidr(text), ipip: None, disabled };
+        let pool = |text: &str, disabled| PoolView { cidr: cidr(text), ipip: None, vxlan: None, disabled };
         let ad = |text: &str, standard: &[u32], large: &[[u32; 3]]| PrefixAdvertisement {
             cidr: cidr(text),
             communities: standard
@@ -415,7 +311,7 @@ mod tests {
         ) {
             let view = RoutingView {
                 own_blocks: blocks,
-                pools: pools.into_iter().map(|cidr| PoolView { cidr, ipip: None, disabled: false }).collect(),
+                pools: pools.into_iter().map(|cidr| PoolView { cidr, ipip: None, vxlan: None, disabled: false }).collect(),
                 advertisements: ads
                     .into_iter()
                     .map(|cidr| PrefixAdvertisement {

@@ -1,0 +1,70 @@
+//! Read access to what only the VXLAN uses: blocks of all hosts, and the ends of hosts.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use tortie_config::Resource;
+use tortie_config::key::{IpFamily, Key};
+use tortie_config::resource::{Block, Settings};
+use tortie_net::Cidr;
+
+use super::{StoredValue, stored};
+use crate::model::state::Model;
+
+impl Model {
+    /// Returns all blocks that this model watches, sorted by prefix.
+    pub fn blocks(&self) -> impl Iterator<Item = StoredValue<'_, Cidr, Block>> {
+        let first = Key::Block(Cidr::v4(Ipv4Addr::UNSPECIFIED, 0));
+        self.rest
+            .range(first..)
+            .map_while(|(key, slot)| if let Key::Block(cidr) = key { Some((cidr, slot)) } else { None })
+            .filter_map(|(cidr, slot)| {
+                stored(cidr, slot, |resource| match resource {
+                    Resource::Block(block) => Some(&**block),
+                    _ => None,
+                })
+            })
+    }
+
+    /// Returns true if a pool uses VXLAN, so that the blocks of all hosts are followed.
+    #[must_use]
+    pub fn has_vxlan_pool(&self) -> bool {
+        self.pools().any(|pool| pool.value.vxlan.is_some())
+    }
+
+    /// Returns true if a pool of a family uses VXLAN.
+    #[must_use]
+    pub fn has_vxlan_pool_of(&self, family: IpFamily) -> bool {
+        let is_of = |pool: &Cidr| pool.is_v4() == (family == IpFamily::V4);
+        self.pools().any(|pool| is_of(pool.key) && pool.value.vxlan.is_some())
+    }
+
+    /// Returns the configured VXLAN address of this host in a family, if any; refused as
+    /// [`Model::tunnel_address`].
+    ///
+    /// # Errors
+    /// The current holder of the address.
+    pub fn vxlan_address(&self, family: IpFamily) -> Result<Option<IpAddr>, String> {
+        let Some(addr) = self.host(&self.node).and_then(|host| host.vxlan_addr(family)) else {
+            return Ok(None);
+        };
+        let setting = match family {
+            IpFamily::V4 => "IPv4VXLANTunnelAddr",
+            IpFamily::V6 => "IPv6VXLANTunnelAddr",
+        };
+        self.unless_held(addr, setting).map(|()| Some(addr))
+    }
+
+    /// Applies those settings of a host that the model keeps of every host.
+    pub(super) fn apply_vxlan_settings(&self, host: &str, settings: &mut Settings) {
+        let Some(host) = self.host(host) else { return };
+        let mac = |family| host.vxlan_mac(family).ok().flatten();
+        if let Some(IpAddr::V4(addr)) = host.vxlan_addr(IpFamily::V4) {
+            settings.ipv4_vxlan_tunnel_addr = Some(addr);
+        }
+        if let Some(IpAddr::V6(addr)) = host.vxlan_addr(IpFamily::V6) {
+            settings.ipv6_vxlan_tunnel_addr = Some(addr);
+        }
+        settings.vxlan_tunnel_mac_addr = mac(IpFamily::V4).or(settings.vxlan_tunnel_mac_addr);
+        settings.vxlan_tunnel_mac_addr_v6 = mac(IpFamily::V6).or(settings.vxlan_tunnel_mac_addr_v6);
+    }
+}
