@@ -150,6 +150,9 @@ pub enum KernelFact {
         /// True if the changes are kept because of a drift hold.
         held: bool,
     },
+    /// The workload of this endpoint sent a packet, which it does only if it runs on this host. Reported while
+    /// its routes are withheld.
+    Arrived(EndpointKey),
     /// Notifications were lost; a resync was done.
     Overrun,
     /// State of the packet rules: `None` if in force, otherwise the reason why they are not.

@@ -7,7 +7,7 @@ use tortie_config::key::EndpointKey;
 use tortie_net::Cidr;
 
 use tortie_engine::policy::{Globals, RulesetDelta};
-use tortie_engine::routing::{ChangeId, RoutingView, TunnelIntent};
+use tortie_engine::routing::{ChangeId, EndpointRoutings, RoutingView, TunnelIntent, VxlanIntent};
 
 /// Desired kernel state besides learned routes. The latest intent applies.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,6 +20,8 @@ pub struct KernelIntent {
     pub blackholes: BTreeMap<Cidr, ChangeId>,
     /// The tunnel; `None` if Tortie uses none (an existing `tunl0` is not changed).
     pub tunnel: Option<TunnelIntent>,
+    /// The VXLAN: its devices, the ends of other hosts, and the routes to their addresses.
+    pub vxlan: Arc<VxlanIntent>,
     /// Input of `routing::kernel_route`.
     pub view: Arc<RoutingView>,
 }
@@ -35,6 +37,8 @@ pub struct PolicyChange {
     pub delta: RulesetDelta,
     /// Global settings, if they changed; always present in the first change.
     pub globals: Option<Arc<Globals>>,
+    /// Routing of the endpoints whose workloads move, if it changed. It applies before the endpoints.
+    pub routings: Option<Arc<EndpointRoutings>>,
 }
 
 impl PolicyChange {

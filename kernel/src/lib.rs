@@ -1,4 +1,4 @@
-//! Linux networking over netlink: routes, nexthop objects, the tunnel device, endpoints, nftables and the
+//! Linux networking over netlink: routes, nexthop objects, the tunnel devices, endpoints, nftables and the
 //! sysctls that they need.
 //!
 //! This crate makes no routing decisions (`routing::kernel_route` does), knows neither BGP nor the store, and
@@ -20,8 +20,8 @@
 //! ```text
 //!   options, intent, facts, counters, sysctl, worker     values and helpers that use none of the others
 //!         ^
-//!   netlink <- fib <- endpoints, nft <- thread
-//!                                    <- container, inspect, maintenance <- namespaces
+//!   netlink <- fib <- endpoints (arrival), vxlan <- nft <- thread
+//!                                             <- container, inspect, maintenance <- namespaces
 //! ```
 //!
 //! Every change first updates the *actual* state (answers to requests, notifications, dumps). Entries whose
@@ -30,6 +30,7 @@
 
 #![warn(missing_docs)]
 
+mod arrival;
 pub mod container;
 mod counters;
 mod endpoints;
@@ -44,6 +45,7 @@ mod nft;
 mod options;
 mod sysctl;
 mod thread;
+mod vxlan;
 mod worker;
 
 #[cfg(feature = "test-hooks")]
@@ -66,11 +68,14 @@ pub use crate::inspect::capabilities::{KernelCapability, ProbeOutcome, probe_ker
 pub use crate::inspect::connected::{connected_networks, host_networks};
 pub use crate::inspect::default_address::{HostAddress, default_addresses};
 pub use crate::inspect::lookup::{NeighbourEntry, neighbour, protocol_name};
-pub use crate::inspect::snapshot::{MainHop, MainRoute, NetworkSnapshot, RouteKind};
+pub use crate::inspect::snapshot::{MainHop, MainRoute, NetworkSnapshot, RouteKind, VxlanDifference};
+pub use crate::inspect::tables::{FilterTable, filter_tables};
+pub use crate::inspect::vxlan_ports::vxlan_ports;
 pub use crate::intent::{KernelIntent, PolicyChange};
 pub use crate::maintenance::purge::{Purge, Purged, links_named, purge};
 pub use crate::namespaces::Namespaces;
 pub use crate::netlink::conntrack::{Connection, connections};
+pub use crate::netlink::vxlan::VxlanPort;
 pub use crate::nft::metrics::{RuleDrift, RuleMetrics};
 pub use crate::nft::{ForwardDrop, forward_drops, withdraw};
 pub use crate::options::{Marks, Mode, Options};
@@ -78,4 +83,5 @@ pub use crate::thread::handle::{KernelHandle, spawn};
 pub use crate::thread::messages::{EventsReady, ToKernel};
 pub use crate::thread::metrics::{DriftCounts, KernelMetrics, LastResync};
 pub use crate::thread::view::{Counts, Drift, KernelView, LinkView, RouteCondition, RouteState};
+pub use crate::vxlan::name as vxlan_device;
 pub use tortie_engine::routing::{LearnedBatch, LearnedChange};

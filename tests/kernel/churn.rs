@@ -1,15 +1,15 @@
 //! Other processes that change 50,000 routes per second, and lost notifications.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::common::concurrency;
-use crate::common::kernel_thread::{Rig, blocks, blocks_v6, eventually, options};
+use crate::common::kernel_thread::{PATIENCE, Rig, blocks, blocks_v6, eventually, options};
 use crate::common::netns::{in_netns, ip, try_ip, veth};
 use crate::common::route_churn::RouteFlood;
 use tortie_engine::routing::ChangeId;
 use tortie_kernel::{KernelFact, LearnedChange, Mode, Options, ToKernel};
 
-/// Attacks own routes under churn; afterwards everything is correct within 2 s.
+/// Attacks own routes under churn; afterwards everything is correct soon.
 fn churn(options: &Options, expect_overrun: bool) {
     let _group = concurrency::ROUTE_FLOODS.join();
     veth("eth0", "peer0", &["192.0.2.1/24"]);
@@ -25,8 +25,9 @@ fn churn(options: &Options, expect_overrun: bool) {
     let attacks = std::thread::scope(|scope| {
         // A namespace belongs to a thread: this one inherits it from its parent.
         let stranger = scope.spawn(|| RouteFlood::new().churn(50_000, 5000, Duration::from_secs(3)));
-        let mut attacks = 0;
-        while !stranger.is_finished() {
+        let (mut attacks, begin) = (0, Instant::now());
+        // A loaded machine makes few attacks in three seconds.
+        while !stranger.is_finished() || (attacks <= 20 && begin.elapsed() < PATIENCE) {
             for i in 0..20 {
                 attacks += usize::from(try_ip(&format!("route del 10.128.{i}.64/26 metric 1790")).0);
             }
@@ -48,7 +49,7 @@ fn churn(options: &Options, expect_overrun: bool) {
         }
         all
     };
-    let took = eventually("the end state is right", Duration::from_secs(2), || right(&rig));
+    let took = eventually("the end state is right", PATIENCE, || right(&rig));
     let counters = rig.ask(|v| v.counters());
     eprintln!("{rate:.0} changes/s, {attacks} attacks, right after {took:?}: {counters:?}");
     // An idle machine exceeds 40,000 per second; a busy one proves the same with less.
@@ -160,7 +161,7 @@ fn observing_reports_drift_and_writes_nothing() {
         rig.sweep();
         assert_eq!(rig.ask(|v| v.drift(10)).count, 3, "what is left over counts after the sweep");
         ip("route add blackhole 10.65.0.0/26 proto 179 metric 1790");
-        eventually("drift shrinks", Duration::from_secs(1), || rig.ask(|v| v.drift(10)).count == 2);
+        eventually("drift shrinks", PATIENCE, || rig.ask(|v| v.drift(10)).count == 2);
         ip("route del blackhole 10.65.0.0/26 proto 179 metric 1790");
         assert_eq!((rig.writes(), ip("route show")), (0, before));
         rig.stop();
@@ -190,6 +191,7 @@ fn refusals_in_a_full_batch_name_their_routes_and_lose_no_answer() {
             .map(|prefix| LearnedChange {
                 prefix,
                 next_hops: smallvec::smallvec!["192.0.2.9".parse().unwrap()],
+                local_pref: None,
                 change: ChangeId(7),
             })
             .collect();

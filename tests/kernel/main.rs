@@ -12,3 +12,4 @@ mod links;
 mod packet_rules;
 mod routes;
 mod three_ways;
+mod vxlan;

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::common::kernel_thread::{Rig, eventually};
+use crate::common::kernel_thread::{PATIENCE, Rig, eventually};
 use crate::common::netns::in_netns;
 use crate::common::policy_store::Policy;
 use crate::common::tools::tool;
@@ -272,9 +272,7 @@ fn observing_writes_nothing_and_says_what_differs() {
         policy.restart(&rig);
         assert_eq!(rig.ask(|view| view.rules_drift().0), 0);
         run(&nft, "flush chain inet tortie forward-to");
-        eventually("the difference is seen", Duration::from_secs(5), || {
-            rig.ask(|view| view.rules_drift().0) > 0
-        });
+        eventually("the difference is seen", PATIENCE, || rig.ask(|view| view.rules_drift().0) > 0);
         rig.stop();
     });
 }
@@ -340,7 +338,7 @@ fn a_policy_that_the_kernel_refuses_denies_and_the_rest_is_in_force() {
         assert!(run(&nft, "list table inet tortie").contains("tcp dport 5433"));
         // It is retried automatically, and does not count as a foreign change.
         let refused = rig.ask(|view| view.rule_counts().unwrap().refused);
-        eventually("another attempt", Duration::from_secs(10), || {
+        eventually("another attempt", PATIENCE, || {
             rig.ask(|view| view.rule_counts().unwrap().refused) > refused
         });
         assert_eq!(rig.ask(|view| view.rule_counts().unwrap().external_changes), 0);
@@ -382,7 +380,7 @@ fn nothing_leads_to_endpoints_while_there_are_no_rules_at_all() {
         let keys: Vec<_> =
             names.iter().map(|name| put(&format!("policy/profile/{name}/rules"), other)).collect();
         policy.try_change(&rig, &keys, |_| ());
-        eventually("the route", Duration::from_secs(10), || routes().contains("10.65.0.1"));
+        eventually("the route", PATIENCE, || routes().contains("10.65.0.1"));
         rig.stop();
     });
 }

@@ -3,7 +3,7 @@
 use std::sync::mpsc::{TryRecvError, channel};
 use std::time::Duration;
 
-use crate::common::kernel_thread::{Rig, blocks, blocks_v6, cidr, eventually};
+use crate::common::kernel_thread::{PATIENCE, Rig, blocks, blocks_v6, cidr, eventually};
 use crate::common::netns::{in_netns, ip, try_ip, veth};
 use smallvec::SmallVec;
 use tortie_engine::routing::ChangeId;
@@ -94,7 +94,7 @@ fn foreign_routes_survive_at_our_prefixes_and_are_never_replaced() {
         assert!(why.contains("protocol 12"), "{why}");
         assert_eq!(ip("route show 10.65.2.0/26").lines().count(), 1);
         ip("route del 10.65.2.0/26 via 192.0.2.51 proto 12 metric 1790");
-        eventually("our route takes the free place", Duration::from_secs(1), || {
+        eventually("our route takes the free place", PATIENCE, || {
             ip("route show 10.65.2.0/26").contains("proto 179")
         });
         // A route that another process puts there by force is kept too.
@@ -150,7 +150,7 @@ fn what_somebody_deletes_or_changes_is_right_again_and_counted() {
             // `ip route flush` reads until no route is left, so our repair makes it fail.
             let done = try_ip(attack);
             assert!(done.0 || attack.contains("flush"), "{attack}: {}", done.1);
-            let took = eventually(attack, Duration::from_secs(1), || healthy() == before);
+            let took = eventually(attack, PATIENCE, || healthy() == before);
             rig.wait(attack, |f| matches!(f, KernelFact::Repaired { objects: 1.., .. }).then_some(()));
             eprintln!("{index}: {attack}: right after {took:?}");
         }
@@ -207,7 +207,7 @@ fn questions_are_answered_while_everything_is_compared_and_changes_wait_for_the_
         rig.send(ToKernel::HoldDrift(None, Box::new(move || sender.send(()).unwrap())));
         let next_hops = ["192.0.2.9".parse().unwrap()].into_iter().collect();
         rig.send(ToKernel::Learned(
-            vec![LearnedChange { prefix: new, next_hops, change: ChangeId(1) }].into(),
+            vec![LearnedChange { prefix: new, next_hops, local_pref: None, change: ChangeId(1) }].into(),
         ));
         let mut meanwhile = 0;
         loop {
@@ -233,7 +233,12 @@ fn questions_are_answered_while_routes_are_written() {
         veth("eth0", "peer0", &["192.0.2.1/24"]);
         let rig = Rig::program();
         let next_hops: SmallVec<[ScopedAddr; 2]> = ["192.0.2.9".parse().unwrap()].into_iter().collect();
-        let learned = |prefix| LearnedChange { prefix, next_hops: next_hops.clone(), change: ChangeId(1) };
+        let learned = |prefix| LearnedChange {
+            prefix,
+            next_hops: next_hops.clone(),
+            local_pref: None,
+            change: ChangeId(1),
+        };
         rig.send(ToKernel::Learned(blocks(40_000).map(learned).collect::<Vec<_>>().into()));
         let mut meanwhile = 0;
         while rig.ask(|v| v.counts().installed) == 0 {
@@ -267,8 +272,12 @@ fn batches_on_each_others_heels_end_as_one_after_the_other_would() {
         ];
         for (change, (blocks, hop)) in (1..).zip(&sent) {
             let next_hops: SmallVec<[ScopedAddr; 2]> = hop.parse().into_iter().collect();
-            let learned =
-                |p: &_| LearnedChange { prefix: *p, next_hops: next_hops.clone(), change: ChangeId(change) };
+            let learned = |p: &_| LearnedChange {
+                prefix: *p,
+                next_hops: next_hops.clone(),
+                local_pref: None,
+                change: ChangeId(change),
+            };
             rig.send(ToKernel::Learned(all[blocks.clone()].iter().map(learned).collect::<Vec<_>>().into()));
         }
         let reported: Vec<_> = sent
@@ -323,15 +332,15 @@ fn routes_behind_a_multipath_route_of_another_process_have_all_of_its_legs() {
             let [v4, v6] = ["route show 10.65.1.0/26", "-6 route show fd00:65::/122"].map(ip);
             [v4.matches(" via ").count(), v6.matches(" via ").count()]
         };
-        eventually("both legs of both families", Duration::from_secs(2), || legs() == [2, 2]);
+        eventually("both legs of both families", PATIENCE, || legs() == [2, 2]);
         ip("link set peer1 down");
-        eventually("the leg that carries", Duration::from_secs(3), || legs() == [1, 1]);
+        eventually("the leg that carries", PATIENCE, || legs() == [1, 1]);
         ip("link set peer1 up");
         ip("route replace 203.0.113.0/24 proto static nexthop via 192.0.2.254 nexthop via 198.51.100.254");
         ip(
             "-6 route replace 2001:db8:9::/48 proto static nexthop via 2001:db8::fe nexthop via 2001:db8:51::fe",
         );
-        eventually("both again", Duration::from_secs(3), || legs() == [2, 2]);
+        eventually("both again", PATIENCE, || legs() == [2, 2]);
         rig.stop();
     });
 }
@@ -356,7 +365,7 @@ fn forwarding_that_another_process_switches_off_is_on_again_and_reported() {
             assert_eq!(read(path), value);
             let before = rig.ask(|view| view.counters().external_changes);
             write(path, if path == accepts { "1" } else { "0" });
-            eventually(name, Duration::from_secs(5), || read(path) == value);
+            eventually(name, PATIENCE, || read(path) == value);
             let (first, held) = rig.wait("Repaired", |fact| match fact {
                 KernelFact::Repaired { first, held, .. } => Some((first.clone(), *held)),
                 _ => None,
@@ -373,7 +382,7 @@ fn forwarding_that_another_process_switches_off_is_on_again_and_reported() {
         });
         assert_eq!((held, read("ipv4/ip_forward").as_str()), (true, "0"));
         rig.send(ToKernel::HoldDrift(None, Box::new(|| ())));
-        eventually("forwarding is on again", Duration::from_secs(5), || read("ipv4/ip_forward") == "1");
+        eventually("forwarding is on again", PATIENCE, || read("ipv4/ip_forward") == "1");
         rig.stop();
     });
 }

@@ -99,8 +99,11 @@ impl Endpoints {
                 }
                 self.mark_claimants(&route.prefix);
             }
-            Event::Address(_) | Event::AddressGone(_) | Event::Nexthop { .. } | Event::NexthopGone { .. } => {
-            }
+            Event::Address(_)
+            | Event::AddressGone(_)
+            | Event::Nexthop { .. }
+            | Event::NexthopGone { .. }
+            | Event::Neighbour { .. } => {}
         }
     }
 

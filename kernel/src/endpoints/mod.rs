@@ -19,6 +19,11 @@
 //! a restart writes nothing. Learned routes and blackholes have a greater metric (1790), so the kernel
 //! prefers the endpoint's route, and neither table needs to consult the other.
 //!
+//! In a store of Calico 3 the metric is the priority of the route (normally 1024), as that of learned routes
+//! is. A route with the kernel's metric is kept, unless the workload moves between hosts: then the priority
+//! alone decides between the route to its interface and the one to the other host. While it still runs on
+//! the other host, the endpoint has everything but routes and neighbours.
+//!
 //! On workload interfaces (`InterfacePrefix`) this module manages every on-link route of the main table. A
 //! route that no endpoint of the interface claims is deleted: at once if it was Tortie's or once an
 //! endpoint's, otherwise after its interface has existed for the grace period. Exceptions: `fe80::/64`,
@@ -60,6 +65,7 @@ use tortie_net::Cidr;
 
 use self::claims::PrefixClaims;
 pub use self::view::EndpointView;
+use crate::arrival::{Awaited, AwaitedWorkloads};
 use crate::endpoints::actual::ActualState;
 pub(crate) use crate::endpoints::apply::{Applier, Context, neighbours};
 pub(crate) use crate::endpoints::events::DumpData;
@@ -68,6 +74,7 @@ pub(crate) use crate::netlink::neighbour::{
     Neighbour, encode_delete as delete_neighbour, encode_put as put_neighbour,
 };
 use tortie_engine::policy::{EndpointPolicy, Globals, WorkloadPolicy};
+use tortie_engine::routing::{EndpointRouting, EndpointRoutings};
 
 /// Default IPv4 gateway of workloads, proxied by the host; no host has this address.
 pub const GATEWAY: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
@@ -161,6 +168,8 @@ struct InterfaceState {
 pub(crate) struct Endpoints {
     protocol: u8,
     metric: u32,
+    /// Routing of the endpoints whose workloads move between hosts.
+    routings: Arc<EndpointRoutings>,
     grace: Duration,
     /// True once policy was received; nothing is changed before.
     policy_received: bool,
@@ -194,6 +203,7 @@ impl Endpoints {
         Self {
             protocol,
             metric,
+            routings: Arc::default(),
             grace,
             policy_received: false,
             prefixes: Vec::new(),
@@ -236,6 +246,39 @@ impl Endpoints {
             self.claim(&key, &intent);
         }
         self.mark_all_dirty();
+    }
+
+    /// Sets the routing of the endpoints whose workloads move between hosts.
+    pub(crate) fn set_routings(&mut self, routings: &Arc<EndpointRoutings>) {
+        let before = std::mem::replace(&mut self.routings, Arc::clone(routings));
+        if before.normal != routings.normal {
+            self.mark_all_dirty();
+        }
+        let keys = before.moving.keys().chain(routings.moving.keys());
+        for key in keys.filter(|key| before.moving.get(*key) != routings.moving.get(*key)) {
+            if let Some(intent) = self.intents.get(key).cloned() {
+                self.unclaim(key, &intent);
+                self.claim(key, &intent);
+                self.mark(&intent.interface);
+            }
+        }
+    }
+
+    /// Returns true if the workload of an endpoint still runs on another host.
+    fn is_withheld(&self, key: &EndpointKey) -> bool {
+        self.routings.moving.get(key) == Some(&EndpointRouting::Withheld)
+    }
+
+    /// Returns the workloads that still run on another host, and whose interface exists.
+    pub(crate) fn awaited(&self) -> AwaitedWorkloads {
+        let awaited = |key: &EndpointKey| {
+            let intent = self.intents.get(key).filter(|intent| intent.active)?;
+            let (ifindex, _) = self.actual.link_named(&intent.interface)?;
+            let addresses = intent.nets.iter().filter(|net| net.is_host()).map(Cidr::addr).collect();
+            Some(Awaited { ifindex, mac: intent.mac.map(|mac| mac.0), addresses })
+        };
+        let withheld = self.routings.moving.keys().filter(|key| self.is_withheld(key));
+        withheld.filter_map(|key| Some((key.clone(), awaited(key)?))).collect()
     }
 
     /// Changes, adds or removes an endpoint. Host endpoints are ignored.
@@ -345,7 +388,7 @@ impl Endpoints {
     }
 
     fn claim(&mut self, key: &EndpointKey, intent: &EndpointIntent) {
-        if !intent.active || !self.is_workload(&intent.interface) {
+        if !intent.active || !self.is_workload(&intent.interface) || self.is_withheld(key) {
             return;
         }
         let ipv6 = self.ipv6;

@@ -36,8 +36,8 @@ pub(super) struct Batch {
     pub(super) names: Vec<Name>,
 }
 
-/// Returns the metric of routes to workloads, the kernel's default.
-pub(super) fn metric_of(prefix: &Cidr) -> u32 {
+/// Returns the metric of routes to workloads in a v1 store, the kernel's default.
+pub(super) fn default_metric(prefix: &Cidr) -> u32 {
     if prefix.is_v4() { 0 } else { 1024 }
 }
 
@@ -56,6 +56,24 @@ impl Endpoints {
     /// Returns true if an endpoint of this interface holds the prefix.
     pub(super) fn is_held_by(&self, prefix: &Cidr, name: &str) -> bool {
         self.holder(prefix).and_then(|key| self.intents.get(key)).is_some_and(|w| *w.interface == *name)
+    }
+
+    /// Returns the prefixes for which an interface must be ready: those that its endpoints hold, and those of
+    /// workloads that move to it.
+    fn served_by(&self, name: &str, held: &BTreeSet<Cidr>) -> BTreeSet<Cidr> {
+        let keys = self.interfaces.get(name).into_iter().flat_map(|place| &place.endpoints);
+        let withheld = keys.filter(|key| self.is_withheld(key)).filter_map(|key| self.intents.get(key));
+        let expected = withheld.filter(|intent| intent.active).flat_map(super::EndpointIntent::prefixes);
+        held.iter().copied().chain(expected).collect()
+    }
+
+    /// Returns the metric that the route to a prefix must have, and true if no other one will do.
+    pub(super) fn wanted_metric(&self, prefix: &Cidr) -> (u32, bool) {
+        let moving = self.holder(prefix).and_then(|key| self.routings.moving.get(key));
+        let priority = moving.and_then(|routing| routing.priority(prefix.is_v4()));
+        let normal = self.routings.normal.map(|[v4, v6]| if prefix.is_v4() { v4 } else { v6 });
+        let metric = priority.or(normal).unwrap_or_else(|| default_metric(prefix));
+        (metric, priority.is_some())
     }
 
     /// Returns the desired static neighbours of an interface.
@@ -80,6 +98,7 @@ impl Endpoints {
         }
         let held = self.held_by(name);
         self.routes(ifindex, device, &held, now, &mut difference);
+        let served = self.served_by(name, &held);
         let wanted = self.neighbours_of(name, &held);
         for (addr, (_, protocol)) in &device.neighbours {
             if *protocol == self.protocol && !wanted.contains_key(addr) {
@@ -91,8 +110,8 @@ impl Endpoints {
                 difference.work.push(EndpointRequest::PutNeighbour { ifindex, addr, mac });
             }
         }
-        let ipv6 = self.ipv6 && held.iter().any(|prefix| !prefix.is_v4());
-        if !held.is_empty() && device.sysctls != (Sysctls::Verified { ipv6 }) {
+        let ipv6 = self.ipv6 && served.iter().any(|prefix| !prefix.is_v4());
+        if !served.is_empty() && device.sysctls != (Sysctls::Verified { ipv6 }) {
             difference.work.push(EndpointRequest::Sysctls { name: Arc::clone(&device.name), ipv6 });
         }
         difference
@@ -108,7 +127,7 @@ impl Endpoints {
     ) {
         for ((prefix, metric), route) in &device.routes {
             let ours = route.protocol == self.protocol;
-            let skipped = held.contains(prefix)
+            let skipped = (held.contains(prefix) && !self.is_superseded(device, prefix, *metric))
                 || route.is_of_the_kernel()
                 || (ours && *metric == self.metric)
                 || (!self.ipv6 && !prefix.is_v4() && !ours);
@@ -125,16 +144,28 @@ impl Endpoints {
         }
         for prefix in held {
             if !self.leads_to(device, prefix) {
-                let metric = metric_of(prefix);
+                let (metric, _) = self.wanted_metric(prefix);
                 difference.work.push(EndpointRequest::PutRoute { ifindex, prefix: *prefix, metric });
             }
         }
     }
 
-    /// Returns true if a device has a route to the prefix that the kernel prefers to learned ones.
+    /// Returns true if a device has a route to the prefix with the desired metric. In a v1 store, one that the
+    /// kernel prefers to learned ones.
     pub(super) fn leads_to(&self, device: &Device, prefix: &Cidr) -> bool {
-        device.routes.contains_key(&(*prefix, metric_of(prefix)))
-            || device.routes.keys().any(|(there, metric)| there == prefix && *metric < self.metric)
+        let (metric, is_exact) = self.wanted_metric(prefix);
+        let has = |metric| device.routes.contains_key(&(*prefix, metric));
+        let preferred = |(there, metric): &(Cidr, u32)| there == prefix && *metric < self.metric;
+        has(metric)
+            || (!is_exact && has(default_metric(prefix)))
+            || (self.routings.normal.is_none() && device.routes.keys().any(preferred))
+    }
+
+    /// Returns true for a route that another one with the desired metric has replaced.
+    fn is_superseded(&self, device: &Device, prefix: &Cidr, metric: u32) -> bool {
+        let (wanted, is_exact) = self.wanted_metric(prefix);
+        let is_kept = metric == wanted || (!is_exact && metric == default_metric(prefix));
+        self.routings.normal.is_some() && !is_kept && self.leads_to(device, prefix)
     }
 
     /// Adds or removes the route that makes the host answer for the gateway of workloads, if needed.
@@ -249,6 +280,10 @@ impl Endpoints {
         match work {
             EndpointRequest::PutRoute { ifindex, prefix, metric } if result.is_ok() => {
                 self.actual.add_route(*ifindex, *prefix, *metric, self.protocol);
+                if self.routings.normal.is_some() {
+                    // A route with another metric may be superseded now.
+                    self.mark_claimants(prefix);
+                }
             }
             EndpointRequest::DeleteRoute { ifindex, prefix, metric, .. } if result.is_ok() || gone => {
                 self.actual.remove_route(*ifindex, *prefix, *metric);

@@ -13,7 +13,7 @@ use tortie_config::key::EndpointKey;
 use tortie_config::resource::{HostAction, MacAddr};
 use tortie_net::Cidr;
 
-use super::plan::metric_of;
+use super::plan::default_metric;
 use super::{EndpointRequest, Endpoints, Neighbour};
 use crate::endpoints::events::DumpData;
 use crate::facts::EndpointCondition;
@@ -47,6 +47,7 @@ fn key(at: usize) -> EndpointKey {
 
 fn globals() -> Globals {
     Globals {
+        dialect: tortie_config::Dialect::V1,
         interface_prefixes: vec!["cali".to_owned()],
         to_host: HostAction::Drop,
         mark_mask: 0xff00_0000,
@@ -54,6 +55,8 @@ fn globals() -> Globals {
         failsafe_outbound: vec![],
         ipip_hosts: None,
         tunnel_addr: None,
+        vxlan: None,
+        services: None,
         pools: BTreeSet::new(),
         masquerade: BTreeSet::new(),
         drop_invalid: true,
@@ -82,6 +85,7 @@ impl Asks {
             interface: NAMES[self.interface].parse().unwrap(),
             active: self.active,
             nets: self.nets.iter().map(|n| prefix(*n)).collect(),
+            spoofed_sources: Vec::new(),
             mac: self.mac.map(|m| MacAddr([2, 0, 0, 0, 0, m])),
             nats: inside.filter(|_| self.floating_ips).map(|int| (int.addr(), outside)).into_iter().collect(),
             inbound: Stages::default(),
@@ -162,7 +166,7 @@ impl Fake {
             tos: 0,
             protocol,
             kind: RTN_UNICAST,
-            metric: metric_of(&prefix),
+            metric: default_metric(&prefix),
             nexthop: 0,
             legs: SmallVec::from_iter([Leg { ifindex, gateway: None, onlink: false }]),
         }

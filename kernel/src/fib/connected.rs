@@ -9,7 +9,7 @@ use crate::facts::{ConnectedNetwork, is_of_docker};
 use crate::netlink::link::{Address, Link};
 
 /// Name prefixes of interfaces whose networks connect no machines: loopback, tunnel, workloads.
-const NEVER: [&str; 3] = ["lo", "tunl", "cali"];
+const NEVER: [&str; 5] = ["lo", "tunl", "vxlan.calico", "vxlan-v6.calico", "cali"];
 const LOOPBACK: &str = "lo";
 
 /// Returns the networks of these addresses. `link` returns an interface by its index.

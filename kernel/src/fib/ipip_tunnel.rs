@@ -10,7 +10,7 @@ use tortie_engine::routing::TunnelIntent;
 pub(crate) const DEVICE: &str = "tunl0";
 /// Overhead of IPIP per packet, in bytes.
 const OVERHEAD: u32 = 20;
-/// MTU if none is configured and the link allows it, in bytes (Calico's choice).
+/// MTU if none is configured and the link is unknown, in bytes.
 const DEFAULT_MTU: u32 = 1440;
 /// Minimum MTU of an IPv4 link (RFC 791), in bytes.
 const MIN_MTU: u32 = 68;
@@ -54,8 +54,8 @@ pub(crate) fn removal_plan(addr: Ipv4Addr, network: &NetworkState) -> Option<Lin
 
 fn desired_mtu(intent: &TunnelIntent, network: &NetworkState, node: Option<IpAddr>) -> u32 {
     intent.mtu.unwrap_or_else(|| {
-        let link = node.and_then(|n| network.link_with(n)).map_or(u32::MAX, |l| l.mtu);
-        DEFAULT_MTU.min(link.saturating_sub(OVERHEAD)).max(MIN_MTU)
+        let link = node.and_then(|n| network.link_with(n)).map(|link| link.mtu.saturating_sub(OVERHEAD));
+        link.map_or(DEFAULT_MTU, |fitting| fitting.min(intent.max_mtu.unwrap_or(u32::MAX))).max(MIN_MTU)
     })
 }
 
@@ -109,7 +109,7 @@ mod tests {
     }
 
     fn intent(mtu: Option<u32>) -> TunnelIntent {
-        TunnelIntent { addr: Some(TUNNEL), mtu }
+        TunnelIntent { addr: Some(TUNNEL), mtu, max_mtu: Some(1440) }
     }
 
     #[test]
@@ -119,6 +119,9 @@ mod tests {
         for (link, wanted, mtu) in [(1500, None, 1440), (1420, None, 1400), (9000, Some(8980), 8980)] {
             assert_eq!(plan(&intent(wanted), &network(link), Some(NODE)), vec![set(mtu), add.clone()]);
         }
+        // Calico 3 sets no bound: the whole MTU of the link is used.
+        let unbound = TunnelIntent { max_mtu: None, ..intent(None) };
+        assert_eq!(plan(&unbound, &network(9000), Some(NODE)), vec![set(8980), add]);
     }
 
     #[test]

@@ -73,8 +73,10 @@ impl RoutingTable for MainTable<'_> {
             let Ok(prefix) = Cidr::new(addr.addr(), len) else { return };
             let other = foreign.next_if(|covering| covering.prefix.len() == len);
             let own = own.next_if(|(prefix, _)| prefix.len() == len);
+            let own_metric = own.as_ref().map(|(_, entry)| self.table.desired_metric(entry));
             let own = own.and_then(|(_, entry)| self.table.covering_route(entry));
-            let own_first = other.as_ref().is_some_and(|other| other.metric > self.table.marks().metric);
+            let own_first =
+                other.as_ref().zip(own_metric).is_some_and(|(other, metric)| other.metric > metric);
             let other = other.map(|covering| CoveringRoute::Foreign(covering.legs));
             let both = if own_first { [own, other] } else { [other, own] };
             for route in both.into_iter().flatten() {
@@ -99,6 +101,10 @@ impl RoutingTable for MainTable<'_> {
             Hop::Tunnel { remote } => {
                 let ifindex = self.network.link_named(ipip_tunnel::DEVICE)?.index;
                 Some(Resolved { ifindex, gateway: Some((*remote).into()), metric })
+            }
+            Hop::Vxlan { remote } => {
+                let ifindex = self.table.objects().tunnels().of(hop)?;
+                Some(Resolved { ifindex, gateway: Some(*remote), metric })
             }
         };
         hops.iter().filter_map(leg).collect()

@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
-use super::request::{Request, TargetId};
+use super::request::{Request, TargetId, TunnelLinks};
 use crate::netlink::codec::Put;
 use crate::netlink::nexthop::{Content, Nexthop};
 use crate::netlink::route::Leg;
@@ -56,7 +56,7 @@ pub(crate) struct NexthopObjects {
     enabled: bool,
     base: u32,
     next: u32,
-    tunnel: u32,
+    tunnels: TunnelLinks,
     targets: Vec<Option<NexthopTarget>>,
     free: Vec<TargetId>,
     by_hops: HashMap<Box<[Hop]>, TargetId>,
@@ -77,7 +77,7 @@ impl NexthopObjects {
             enabled,
             base,
             next: base,
-            tunnel: 0,
+            tunnels: TunnelLinks::default(),
             targets: Vec::new(),
             free: Vec::new(),
             by_hops: HashMap::new(),
@@ -98,14 +98,21 @@ impl NexthopObjects {
         self.objects.values().filter(|o| o.content.is_some()).count()
     }
 
-    /// Sets the index of the tunnel interface, 0 for none, and marks all tunnel targets after a change.
-    pub(crate) fn set_tunnel(&mut self, ifindex: u32) {
-        if self.tunnel != ifindex {
-            self.tunnel = ifindex;
-            let tunnelled = |t: &NexthopTarget| t.hops.iter().any(|h| matches!(h, Hop::Tunnel { .. }));
-            let moved = (0..).zip(&self.targets).filter(|(_, t)| t.as_ref().is_some_and(tunnelled));
+    /// Sets the tunnel interfaces, and marks the targets of those that changed.
+    pub(crate) fn set_tunnels(&mut self, tunnels: TunnelLinks) {
+        let before = std::mem::replace(&mut self.tunnels, tunnels);
+        if before != tunnels {
+            let moved = |hop: &Hop| before.of(hop) != tunnels.of(hop);
+            let moved =
+                |target: &Option<NexthopTarget>| target.as_ref().is_some_and(|t| t.hops.iter().any(moved));
+            let moved = (0..).zip(&self.targets).filter(|(_, target)| moved(target));
             self.dirty.extend(moved.map(|(id, _)| id));
         }
+    }
+
+    /// Returns the tunnel interfaces.
+    pub(crate) fn tunnels(&self) -> TunnelLinks {
+        self.tunnels
     }
 
     // Targets.
@@ -193,7 +200,10 @@ impl NexthopObjects {
                 Leg { ifindex, gateway: Some(gateway), onlink: onlink(gateway, ifindex) }
             }
             Hop::Tunnel { remote } => {
-                Leg { ifindex: self.tunnel, gateway: Some(remote.into()), onlink: true }
+                Leg { ifindex: self.tunnels.ipip, gateway: Some(remote.into()), onlink: true }
+            }
+            Hop::Vxlan { remote } => {
+                Leg { ifindex: self.tunnels.vxlan(remote.is_ipv4()), gateway: Some(remote), onlink: true }
             }
         };
         self.hops(id).iter().map(leg).collect()
@@ -205,9 +215,12 @@ impl NexthopObjects {
     }
 
     fn hop(&self, gateway: IpAddr, ifindex: u32) -> Option<Hop> {
+        let TunnelLinks { ipip, .. } = self.tunnels;
         match gateway {
-            IpAddr::V4(remote) if self.tunnel != 0 && ifindex == self.tunnel => Some(Hop::Tunnel { remote }),
-            _ if self.tunnel != 0 && ifindex == self.tunnel => None,
+            _ if ifindex == 0 => Some(Hop::Plain { gateway, ifindex }),
+            IpAddr::V4(remote) if ifindex == ipip => Some(Hop::Tunnel { remote }),
+            _ if ifindex == ipip => None,
+            _ if ifindex == self.tunnels.vxlan(gateway.is_ipv4()) => Some(Hop::Vxlan { remote: gateway }),
             _ => Some(Hop::Plain { gateway, ifindex }),
         }
     }
@@ -452,8 +465,11 @@ impl NexthopObjects {
             ([Hop::Plain { gateway, ifindex }], _) => {
                 Content::Single { gateway: *gateway, ifindex: *ifindex, onlink: onlink(*gateway, *ifindex) }
             }
-            ([Hop::Tunnel { remote }], _) if self.tunnel != 0 => {
-                Content::Single { gateway: (*remote).into(), ifindex: self.tunnel, onlink: true }
+            ([hop @ Hop::Tunnel { remote }], _) if let Some(ifindex) = self.tunnels.of(hop) => {
+                Content::Single { gateway: (*remote).into(), ifindex, onlink: true }
+            }
+            ([hop @ Hop::Vxlan { remote }], _) if let Some(ifindex) = self.tunnels.of(hop) => {
+                Content::Single { gateway: *remote, ifindex, onlink: true }
             }
             (_, false) => {
                 for member in &members {

@@ -11,7 +11,7 @@ use tortie_net::Cidr;
 use super::entries::Slot;
 use super::request::{NetworkView, Outcome, Request, RouteContent};
 use super::route_state::{Actual, Desired};
-use super::table::Table;
+use super::table::{RouteEntry, Table};
 use crate::netlink::codec::Put;
 use crate::netlink::nexthop;
 use crate::netlink::route::{self, RouteId, Via};
@@ -33,7 +33,7 @@ impl Request {
                 nexthop::encode_put(buf, flags, seq, *id, marks.protocol, content, *put);
             }
             Self::DeleteNexthop { id } => nexthop::encode_delete(buf, flags, seq, *id),
-            Self::PutRoute { prefix, content, put, .. } => {
+            Self::PutRoute { prefix, metric, content, put, .. } => {
                 let onlink = |g, i| network.needs_onlink(g, i);
                 let legs = match content {
                     RouteContent::Plain(target) => table.objects.legs(*target, &onlink),
@@ -44,7 +44,7 @@ impl Request {
                     RouteContent::Nexthop(id) => Via::Nexthop(*id),
                     RouteContent::Plain(_) => Via::Plain(&legs),
                 };
-                let id = RouteId { prefix: *prefix, protocol: marks.protocol, metric: marks.metric };
+                let id = RouteId { prefix: *prefix, protocol: marks.protocol, metric: *metric };
                 route::encode_put(buf, flags, seq, &id, via, *put);
             }
             Self::DeleteRoute { prefix, metric, .. } => {
@@ -113,7 +113,8 @@ pub(crate) fn nexthops(table: &mut Table, network: &dyn NetworkView) -> Vec<Requ
 
 /// Plans the routes of dirty entries, given the existing nexthop objects.
 fn routes(table: &mut Table, network: &dyn NetworkView) -> Vec<Request> {
-    let mut requests = Vec::new();
+    let other = |(prefix, metric)| Request::DeleteRoute { slot: None, prefix, metric };
+    let mut requests: Vec<Request> = std::mem::take(&mut table.superseded).into_iter().map(other).collect();
     for slot in table.take_dirty() {
         let Some((prefix, entry)) = table.entries.get_slot(slot).copied() else { continue };
         if table.is_in_sync(&entry) {
@@ -127,7 +128,8 @@ fn routes(table: &mut Table, network: &dyn NetworkView) -> Vec<Request> {
         }
         let content = match entry.desired {
             Desired::Nothing(_) => {
-                requests.push(Request::DeleteRoute { slot: Some(slot), prefix, metric: table.marks.metric });
+                let metric = table.actual_metric(&entry);
+                requests.push(Request::DeleteRoute { slot: Some(slot), prefix, metric });
                 continue;
             }
             Desired::Blackhole => RouteContent::Blackhole,
@@ -145,12 +147,15 @@ fn routes(table: &mut Table, network: &dyn NetworkView) -> Vec<Request> {
                 }
             },
         };
-        if let Some(reason) = network.conflicting_route(&prefix, table.marks.metric) {
+        let metric = table.desired_metric(&entry);
+        if let Some(reason) = network.conflicting_route(&prefix, metric) {
             table.failed.insert(prefix, reason.into());
             continue;
         }
-        let put = if entry.actual == Actual::Absent { Put::Add } else { Put::Replace };
-        requests.push(Request::PutRoute { slot, prefix, content, put });
+        let is_at_metric = entry.actual != Actual::Absent && table.actual_metric(&entry) == metric;
+        let is_there = is_at_metric || table.stray_routes.contains_key(&(prefix, metric));
+        let put = if is_there { Put::Replace } else { Put::Add };
+        requests.push(Request::PutRoute { slot, prefix, metric, content, put });
     }
     if table.swept {
         let stray = |(prefix, metric): &(Cidr, u32)| Request::DeleteRoute {
@@ -167,11 +172,19 @@ fn routes(table: &mut Table, network: &dyn NetworkView) -> Vec<Request> {
 /// if other requests must be sent first.
 pub(crate) fn routes_alone(table: &mut Table, network: &dyn NetworkView) -> Option<Vec<Request>> {
     let stray_routes = table.swept && !table.stray_routes.is_empty();
-    if !table.objects.enabled() || table.objects.has_work() || stray_routes {
+    let others = stray_routes || !table.superseded.is_empty();
+    if !table.objects.enabled() || table.objects.has_work() || others {
         return None;
     }
     let mut last = None;
     for slot in table.dirty() {
+        // The route with the former metric is deleted after the new one was written.
+        let moves = |entry: &RouteEntry| {
+            entry.actual.is_there() && table.actual_metric(entry) != table.desired_metric(entry)
+        };
+        if table.entries.get_slot(*slot).is_some_and(|(_, entry)| moves(entry)) {
+            return None;
+        }
         if let Some(Desired::Via(target, _)) = table.entries.get_slot(*slot).map(|(_, e)| e.desired)
             && last.replace(target) != Some(target)
         {
@@ -184,7 +197,9 @@ pub(crate) fn routes_alone(table: &mut Table, network: &dyn NetworkView) -> Opti
 /// Plans the deletion of Tortie's unused objects; none while answers are missing, since objects believed
 /// unused may be in use.
 fn unused_objects(table: &mut Table, _: &dyn NetworkView) -> Vec<Request> {
-    if table.needs_resync { Vec::new() } else { table.objects.plan_unused() }
+    // A superseded route uses the object of its entry's former target.
+    let wait = table.needs_resync || !table.superseded.is_empty();
+    if wait { Vec::new() } else { table.objects.plan_unused() }
 }
 
 /// Applies the kernel's answer to one request to the actual state. Returns the reason if it failed; deleting
@@ -198,14 +213,23 @@ pub(crate) fn settle(table: &mut Table, request: &Request, result: &Outcome) -> 
             table.objects.put_done(*id, content, *put, result);
         }
         Request::DeleteNexthop { id } => table.objects.delete_done(*id, result),
-        Request::PutRoute { slot, prefix, content, .. } => {
-            return put_settled(table, *slot, *prefix, *content, result);
+        Request::PutRoute { slot, prefix, metric, content, .. } => {
+            return put_settled(table, *slot, *prefix, *metric, *content, result);
         }
         Request::DeleteRoute { slot: Some(slot), prefix, .. } => {
             return delete_settled(table, *slot, *prefix, result);
         }
         Request::DeleteRoute { slot: None, prefix, metric } => {
             table.stray_routes.remove(&(*prefix, *metric));
+            if let Err(refusal) = result
+                && !matches!(refusal.code, 0 | libc::ESRCH | libc::ENOENT)
+                && table.entries.get(prefix).is_some_and(|entry| entry.actual.is_there())
+            {
+                // It is tried again: a nexthop object may still be in use by it.
+                table.superseded.push((*prefix, *metric));
+                table.failed.insert(*prefix, refusal.text.clone().into());
+                return Some(refusal.text.clone());
+            }
             return None;
         }
     }
@@ -216,11 +240,13 @@ fn put_settled(
     table: &mut Table,
     slot: Slot,
     prefix: Cidr,
+    metric: u32,
     content: RouteContent,
     result: &Result<(), Refusal>,
 ) -> Option<String> {
     match result {
         Ok(()) => {
+            table.set_metric(slot, metric);
             let actual = match content {
                 RouteContent::Blackhole => Actual::Blackhole,
                 RouteContent::Nexthop(id) => Actual::Nexthop(id),
@@ -237,6 +263,7 @@ fn put_settled(
             // EEXIST: an unknown route exists; EINVAL, ENOENT: the object was deleted. A dump will show it.
             table.needs_resync |= matches!(refusal.code, libc::EEXIST | libc::EINVAL | libc::ENOENT);
             if refusal.code == 0 {
+                table.set_metric(slot, metric);
                 table.set_actual(slot, Actual::Lost);
             }
             let text = if refusal.code == libc::EEXIST {

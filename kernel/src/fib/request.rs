@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use tortie_engine::routing::Hop;
 use tortie_net::Cidr;
 
 use super::entries::Slot;
@@ -11,6 +12,32 @@ use crate::netlink::socket::Refusal;
 
 /// Index of a target, a set of hops.
 pub(crate) type TargetId = u32;
+
+/// Indexes of the tunnel interfaces; 0 for none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct TunnelLinks {
+    /// `tunl0`.
+    pub(crate) ipip: u32,
+    /// `vxlan.calico` and `vxlan-v6.calico`.
+    pub(crate) vxlan: [u32; 2],
+}
+
+impl TunnelLinks {
+    /// Returns the VXLAN interface of a family.
+    pub(crate) fn vxlan(&self, v4: bool) -> u32 {
+        self.vxlan[usize::from(!v4)]
+    }
+
+    /// Returns the interface of a hop; `None` if it does not exist, or the hop is no tunnel.
+    pub(crate) fn of(&self, hop: &Hop) -> Option<u32> {
+        let ifindex = match hop {
+            Hop::Plain { .. } => 0,
+            Hop::Tunnel { .. } => self.ipip,
+            Hop::Vxlan { remote } => self.vxlan(remote.is_ipv4()),
+        };
+        (ifindex != 0).then_some(ifindex)
+    }
+}
 
 /// One request to the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,6 +53,7 @@ pub(crate) enum Request {
     PutRoute {
         slot: Slot,
         prefix: Cidr,
+        metric: u32,
         content: RouteContent,
         put: Put,
     },

@@ -41,7 +41,8 @@ pub fn attached_routes() -> io::Result<Vec<AttachedRoute>> {
     let mut found = Vec::new();
     dump::routes(&mut socket, |route| {
         let to = direct(&route).and_then(|(addr, index)| Some((addr, up.get(&index)?.clone())));
-        found.extend(to.map(|(addr, interface)| AttachedRoute { addr, interface }));
+        let metric = route.metric;
+        found.extend(to.map(|(addr, interface)| AttachedRoute { addr, interface, metric }));
     })?;
     found.sort_unstable();
     found.dedup();

@@ -17,12 +17,14 @@ use crate::netlink::link::{self, LinkChange};
 use crate::netlink::nexthop::{self, Content};
 use crate::netlink::route::{self, RouteId, Via};
 use crate::netlink::socket::Socket;
+use crate::netlink::vxlan::{DeviceChange, VxlanSpec};
 use crate::netlink::{conntrack::connections, dump, message};
 use crate::nft::ir::{
     At, Chain, Edit, Field, Hook, KeyType, Kind, Log, Match, Rule, Set, SetKey, SetType, SetValue, Side,
     Statement, ValueType,
 };
 use crate::nft::socket::{BatchError, Socket as Rules};
+use crate::vxlan::name as vxlan_device;
 
 /// Protocol, metric and first nexthop ID as in [`crate::Options::new`].
 const PROTOCOL: u8 = 179;
@@ -64,11 +66,12 @@ pub struct KernelCapability {
 }
 
 /// All probes, in order; later ones use objects that earlier ones created.
-const PROBES: [(&str, &str, &str, bool, Probe); 14] = [
+const PROBES: [(&str, &str, &str, bool, Probe); 15] = [
     ("links", "a veth pair, up, with an address", "workloads", false, links),
     ("routes", "a batch of 1,000 routes", "routes", false, routes),
     ("nexthop-objects", "a nexthop object and a route over it", "routes that change quickly", true, nexthops),
     ("ipip", "an ipip tunnel device", "pools with ipip", true, ipip),
+    ("vxlan", "a vxlan device", "pools with vxlan", true, vxlan),
     ("nft-table", "a table of family inet with a base chain", "policy", false, table),
     ("nft-sets", "a hash set and an interval set", "policy", false, sets),
     (
@@ -211,6 +214,21 @@ fn ipip(namespace: &mut ProbeNamespace) -> io::Result<Result<String, String>> {
         }
         _ => Ok(String::new()),
     })
+}
+
+fn vxlan(namespace: &mut ProbeNamespace) -> io::Result<Result<String, String>> {
+    let spec = VxlanSpec {
+        vni: 4096,
+        port: 4789,
+        parent: namespace.near.unwrap_or(0),
+        local: IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)),
+        mac: [0x66, 0, 0, 0, 0, 1],
+    };
+    let create = DeviceChange::Create { name: vxlan_device(true), spec, mtu: 1_400 };
+    let made = namespace.netlink.request(|(), buf, flags, seq| create.encode(buf, flags, seq))?;
+    Ok(made
+        .map(|()| String::new())
+        .map_err(|refusal| format!("{refusal}: is the kernel module vxlan loaded?")))
 }
 
 /// Applies edits to the table.

@@ -9,7 +9,8 @@ use crate::netlink::route::Route;
 use crate::netlink::socket::Socket;
 
 /// Name prefixes of interfaces that are never selected, even if a default route uses them.
-const NEVER: [&str; 8] = ["lo", "docker", "br-", "virbr", "tunl", "cali", "veth", "cni"];
+const NEVER: [&str; 10] =
+    ["lo", "docker", "br-", "virbr", "tunl", "vxlan.calico", "vxlan-v6.calico", "cali", "veth", "cni"];
 
 /// An address of this host with the prefix length of its network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -7,3 +7,5 @@ pub(super) mod connected;
 pub(super) mod default_address;
 pub(super) mod lookup;
 pub(super) mod snapshot;
+pub(super) mod tables;
+pub(super) mod vxlan_ports;

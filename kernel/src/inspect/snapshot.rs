@@ -16,7 +16,11 @@ use crate::netlink::dump;
 use crate::netlink::link::{Address, Link};
 use crate::netlink::route::{Leg, RTN_BLACKHOLE, RTN_UNICAST, Route};
 use crate::netlink::socket::Socket;
-use tortie_engine::routing::{Resolved, TunnelIntent};
+use crate::netlink::vxlan::{self as messages, DeviceChange, FoundDevice};
+use crate::vxlan::device::{self, WantedDevice};
+use crate::vxlan::remotes::{RemoteChange, RemoteEntries};
+use crate::vxlan::{name, read};
+use tortie_engine::routing::{Resolved, TunnelIntent, VxlanIntent};
 
 /// Flags of a link that can carry packets: `IFF_UP` and `IFF_LOWER_UP` (linux/if.h).
 const CARRIES: u32 = 0x1_0001;
@@ -64,6 +68,19 @@ pub struct NetworkSnapshot {
     routes: Vec<MainRoute>,
     /// True if routes may be missing, because the table changed during every attempt to read it.
     partial: bool,
+    /// VXLAN devices of IPv4 and of IPv6, with their permanent entries.
+    vxlan: [Option<(FoundDevice, RemoteEntries)>; 2],
+}
+
+/// Comparison of a VXLAN device with the intent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VxlanDifference {
+    /// Name of the device.
+    pub device: &'static str,
+    /// Differences; none if the device is as desired.
+    pub texts: Vec<String>,
+    /// False if Tortie would not take the device over, because it would have to be made again.
+    pub fits: bool,
 }
 
 impl NetworkSnapshot {
@@ -84,7 +101,14 @@ impl NetworkSnapshot {
         }
         // Read last: a device that was removed meanwhile explains a missing route.
         let (links, addresses) = dump::devices(&mut socket)?;
-        Ok(Self { partial, ..Self::put_together(links, addresses, all, ours) })
+        let mut vxlan = [None, None];
+        for (found, v4) in vxlan.iter_mut().zip([true, false]) {
+            if let Some(device) = messages::read(&mut socket, name(v4))? {
+                let entries = read::entries(&mut socket, v4, device.ifindex)?;
+                *found = Some((device, entries));
+            }
+        }
+        Ok(Self { partial, vxlan, ..Self::put_together(links, addresses, all, ours) })
     }
 
     /// Builds a snapshot for tests of pure functions, from interfaces (index and name, all up), addresses
@@ -136,7 +160,7 @@ impl NetworkSnapshot {
         let mut routes: Vec<MainRoute> = all.iter().map(description).collect();
         routes.sort_unstable_by_key(|route| (route.prefix, route.metric));
         network.replace_routes(all.into_iter().filter(|r| !ours.contains(&r.protocol)).collect());
-        Self { network, routes, partial: false }
+        Self { network, routes, partial: false, vxlan: [None, None] }
     }
 
     /// Returns the routes of the main table, by prefix and metric.
@@ -204,6 +228,63 @@ impl NetworkSnapshot {
     pub fn tunnel_differences(&self, wanted: &TunnelIntent, node: Option<IpAddr>) -> Vec<String> {
         ipip_tunnel::plan(wanted, &self.network, node).iter().map(ipip_tunnel::describe).collect()
     }
+
+    /// Compares the VXLAN devices of both families, and their permanent entries, with the intent. A device
+    /// that neither side has is left out.
+    #[must_use]
+    pub fn vxlan_differences(&self, wanted: &VxlanIntent) -> Vec<VxlanDifference> {
+        let both = [true, false].into_iter().zip(&self.vxlan);
+        both.filter_map(|(v4, found)| self.vxlan_difference(v4, wanted, found.as_ref())).collect()
+    }
+
+    fn vxlan_difference(
+        &self,
+        v4: bool,
+        wanted: &VxlanIntent,
+        found: Option<&(FoundDevice, RemoteEntries)>,
+    ) -> Option<VxlanDifference> {
+        let is = |texts, fits| Some(VxlanDifference { device: name(v4), texts, fits });
+        let Some(intent) = wanted.device(v4) else {
+            found?;
+            return is(vec![format!("{} is not desired: no pool uses it", name(v4))], true);
+        };
+        let planned = WantedDevice::of(intent, &self.network)
+            .and_then(|device| device::plan(&device, found.map(|(device, _)| device), &self.network));
+        let changes = match planned {
+            Ok(changes) => changes,
+            Err(problem) => return is(vec![problem], false),
+        };
+        // The mark of Tortie's devices is put on them when they are taken over.
+        let matters = changes.iter().filter(|change| !matches!(change, DeviceChange::SetAlias { .. }));
+        let mut texts: Vec<String> = matters.map(|change| device::describe(name(v4), change)).collect();
+        let desired = RemoteEntries::wanted(wanted.remotes.iter().filter(|(addr, _)| addr.is_ipv4() == v4));
+        if let Some((_, entries)) = found {
+            let changes = entries.changes(&desired);
+            if let Some(first) = changes.first() {
+                texts.push(format!(
+                    "{} has {} entries for other hosts that differ, first: {}",
+                    name(v4),
+                    changes.len(),
+                    describe_entry(first)
+                ));
+            }
+        }
+        is(texts, true)
+    }
+}
+
+fn describe_entry(change: &RemoteChange) -> String {
+    let mac = |mac: &[u8; 6]| tortie_config::resource::MacAddr(*mac).to_string();
+    match change {
+        RemoteChange::PutForwarding(entry) => {
+            format!("{} should lead to {}", mac(&entry.mac), entry.host)
+        }
+        RemoteChange::DeleteForwarding(entry) => {
+            format!("{} leads to {}, which is not desired", mac(&entry.mac), entry.host)
+        }
+        RemoteChange::PutNeighbour(addr, of) => format!("{addr} should have the MAC address {}", mac(of)),
+        RemoteChange::DeleteNeighbour(addr) => format!("{addr} is a neighbour that is not desired"),
+    }
 }
 
 fn description(route: &Route) -> MainRoute {
@@ -251,7 +332,7 @@ mod tests {
         assert_eq!(look.at(&"198.51.100.0/24".parse().unwrap()).len(), 1);
         assert!(look.at(&"198.51.100.0/25".parse().unwrap()).is_empty());
         assert_eq!(look.interfaces()["eth0"], [ip("192.0.2.1")]);
-        let tunnel = look.tunnel_differences(&TunnelIntent { addr: None, mtu: None }, None);
+        let tunnel = look.tunnel_differences(&TunnelIntent { addr: None, mtu: None, max_mtu: None }, None);
         assert_eq!(tunnel, ["tunl0 is missing"]);
     }
 }

@@ -1,13 +1,20 @@
-//! Hand-over of routes from one program to another, in place: used by `tortie migrate`, which runs next to
-//! the agent and independently of it.
+//! Hand-over of routes and devices from one program to another, in place: used by `tortie migrate`, which runs
+//! next to the agent and independently of it.
 //!
-//! Keeps routes as the kernel reported them, writes them again under another protocol number and metric,
-//! removes them, and releases Tortie's. It does not decide which routes those are.
+//! Finds the routes of Calico's daemons, keeps routes as the kernel reported them, writes them again under
+//! another protocol number and metric, removes them, and releases what is Tortie's. It does not decide when.
+//!
+//! | routes of | recognized by |
+//! | --- | --- |
+//! | BIRD | protocol 12 |
+//! | Felix 3, to other hosts, and blackholes | protocol 80, unless the route leads directly to a workload |
+//! | Felix 3, over its VXLAN devices | the device; the protocol is that of its workloads' routes, 3 by default |
 //!
 //! A route is kept as its netlink message rather than in parsed form, so that a rewritten route has all
 //! attributes of the original. No function here replaces a route of another prefix, metric or table; existing
 //! routes are left unchanged.
 
+use std::collections::BTreeMap;
 use std::io;
 
 use serde::{Deserialize, Serialize};
@@ -21,21 +28,31 @@ use crate::netlink::codec::{
 use crate::netlink::dump;
 use crate::netlink::route::{self, RTN_BLACKHOLE, RTN_UNICAST, Route, RouteId};
 use crate::netlink::socket::{Refusal, Socket};
+use crate::netlink::vxlan::{self as messages, DeviceChange};
 use crate::options::Marks;
+use crate::{fib::ipip_tunnel, vxlan};
 
 /// Protocol number of routes by BIRD (`RTPROT_BIRD`).
 pub const BIRD: u8 = 12;
+/// Protocol number of routes by Felix 3 to other hosts.
+pub const FELIX: u8 = 80;
+/// Protocol number of routes that the kernel adds itself (`RTPROT_KERNEL`).
+const KERNEL: u8 = 2;
 /// Protocol number of endpoint routes by Felix and the CNI plugin (`RTPROT_BOOT`).
 const BOOT: u8 = 3;
 
-/// Length of `struct rtmsg`, and the offsets of protocol and flags in it, in octets.
+/// Length of `struct rtmsg`, and the offsets of protocol, type and flags in it, in octets.
 const RTMSG: usize = 12;
 const AT_PROTOCOL: usize = 5;
+const AT_TYPE: usize = 7;
 const AT_FLAGS: usize = 8;
 /// Length of `struct rtnexthop`, in octets.
 const RTNEXTHOP: usize = 8;
+const RTA_OIF: u16 = 4;
+const RTA_GATEWAY: u16 = 5;
 const RTA_PRIORITY: u16 = 6;
 const RTA_MULTIPATH: u16 = 9;
+const RTA_VIA: u16 = 18;
 /// Attributes that only appear in answers: age and use, nexthop object (its legs are included as well), time
 /// to live.
 const RTA_CACHEINFO: u16 = 12;
@@ -54,6 +71,9 @@ pub struct KeptRoute {
     pub protocol: u8,
     /// True if it drops packets.
     pub blackhole: bool,
+    /// Name of the output interface, if there is one and its name was read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<String>,
     /// Body of the netlink message, serialized as hexadecimal digits.
     #[serde(rename = "message", with = "hex")]
     body: Vec<u8>,
@@ -75,6 +95,7 @@ impl KeptRoute {
             metric: route.metric,
             protocol: route.protocol,
             blackhole: route.kind == RTN_BLACKHOLE,
+            device: None,
             body: clean(message.body)?,
         })
     }
@@ -101,6 +122,19 @@ impl KeptRoute {
     #[must_use]
     pub fn leads_as(&self, other: &Self) -> bool {
         self.under(0, 0).body == other.under(0, 0).body
+    }
+
+    /// Returns true if both routes have the same effect and the same next hops, whatever their other attributes.
+    #[must_use]
+    pub fn has_hops_of(&self, other: &Self) -> bool {
+        fn hops(route: &KeptRoute) -> (Option<u8>, Vec<(u16, &[u8])>) {
+            let is_hop = |kind| matches!(kind, RTA_OIF | RTA_GATEWAY | RTA_MULTIPATH | RTA_VIA);
+            let mut hops: Vec<_> =
+                Attrs::after(&route.body, RTMSG).filter(|(kind, _)| is_hop(*kind)).collect();
+            hops.sort_unstable();
+            (u8_at(&route.body, AT_TYPE), hops)
+        }
+        hops(self) == hops(other)
     }
 
     fn encode(&self, buf: &mut Vec<u8>, flags: u16, seq: u32) {
@@ -147,16 +181,86 @@ fn clean_legs(data: &[u8]) -> Option<Vec<u8>> {
 /// # Errors
 /// The kernel cannot be read.
 pub fn kept_routes(protocol: u8) -> io::Result<Vec<KeptRoute>> {
-    Ok(read(protocol)?.into_iter().map(|(kept, _)| kept).collect())
+    named(|_| move |route: &Route| route.protocol == protocol)
 }
 
-fn read(protocol: u8) -> io::Result<Vec<(KeptRoute, Route)>> {
+/// Reads the routes of the main table that Calico's daemons wrote, except those of workloads; `ours` is the
+/// protocol number of Tortie's routes. Of several routes of a prefix, the one that is used is the first.
+///
+/// # Errors
+/// The kernel cannot be read.
+pub fn calico_routes(ours: u8) -> io::Result<Vec<KeptRoute>> {
+    let mut all = named(|devices| {
+        move |route: &Route| {
+            let is_own_device = |ifindex| devices.of(ifindex).is_some_and(is_tunnel);
+            route.protocol != ours
+                && is_calicos(route, is_own_device, |i| devices.of(i).is_some_and(is_vxlan))
+        }
+    })?;
+    all.sort_by_key(|route| (route.prefix, route.metric));
+    Ok(all)
+}
+
+/// Reads routes with the names of their output interfaces.
+fn named<F: Fn(&Route) -> bool>(wanted: impl FnOnce(Devices) -> F) -> io::Result<Vec<KeptRoute>> {
+    let devices = Devices::read()?;
+    let all = read(wanted(devices.clone()))?;
+    Ok(all
+        .into_iter()
+        .map(|(kept, route)| KeptRoute {
+            device: match route.legs.as_slice() {
+                [leg] if route.kind == RTN_UNICAST => devices.of(leg.ifindex).map(str::to_owned),
+                _ => None,
+            },
+            ..kept
+        })
+        .collect())
+}
+
+/// Names of the interfaces by index.
+#[derive(Debug, Clone)]
+struct Devices(BTreeMap<u32, String>);
+
+impl Devices {
+    fn read() -> io::Result<Self> {
+        let (links, _) = dump::devices(&mut Socket::open()?)?;
+        Ok(Self(links.into_iter().map(|link| (link.index, link.name)).collect()))
+    }
+
+    fn of(&self, ifindex: u32) -> Option<&str> {
+        self.0.get(&ifindex).map(String::as_str)
+    }
+}
+
+fn is_vxlan(name: &str) -> bool {
+    [true, false].into_iter().any(|v4| vxlan::name(v4) == name)
+}
+
+fn is_tunnel(name: &str) -> bool {
+    is_vxlan(name) || name == ipip_tunnel::DEVICE
+}
+
+/// True if one of Calico's daemons wrote the route, and it is none of a workload of this host.
+fn is_calicos(route: &Route, is_tunnel: impl Fn(u32) -> bool, is_vxlan: impl Fn(u32) -> bool) -> bool {
+    let is_unicast = route.kind == RTN_UNICAST;
+    match route.protocol {
+        BIRD => true,
+        KERNEL => false,
+        FELIX => {
+            let leads_there = |leg: &route::Leg| leg.gateway.is_none() && !is_tunnel(leg.ifindex);
+            !(is_unicast && route.legs.iter().any(leads_there))
+        }
+        _ => is_unicast && !route.legs.is_empty() && route.legs.iter().all(|leg| is_vxlan(leg.ifindex)),
+    }
+}
+
+fn read(wanted: impl Fn(&Route) -> bool) -> io::Result<Vec<(KeptRoute, Route)>> {
     /// Limit for a table that changes continuously.
     const TRIES: usize = 5;
     let mut socket = Socket::open()?;
     let both = |message: &Message<'_>, route| Some((KeptRoute::read(message, &route)?, route));
     for _ in 0..TRIES {
-        let (found, complete) = dump::routes_of(&mut socket, protocol, both)?;
+        let (found, complete) = dump::routes_of(&mut socket, &wanted, both)?;
         if complete {
             return Ok(found);
         }
@@ -222,7 +326,7 @@ pub struct ReleasedState {
 /// # Errors
 /// The kernel cannot be read or refuses a request.
 pub fn release_routes(marks: Marks) -> io::Result<ReleasedState> {
-    let all = read(marks.protocol)?;
+    let all = read(|route| route.protocol == marks.protocol)?;
     let is_endpoint = |route: &Route| {
         let direct = matches!(route.legs.as_slice(), [leg] if leg.gateway.is_none());
         route.kind == RTN_UNICAST && direct && route.metric != marks.metric
@@ -249,6 +353,25 @@ pub fn release_routes(marks: Marks) -> io::Result<ReleasedState> {
         Some(first) => Err(io::Error::other(format!("{}: {}", first.prefix, first.reason))),
         None => Ok(ReleasedState { endpoints: ends.len(), routes: rest.len() }),
     }
+}
+
+/// Releases the VXLAN devices that Tortie took over, so that neither a purge nor another agent deletes them:
+/// Felix takes over a device that fits as it is. Returns their names.
+///
+/// # Errors
+/// The kernel cannot be read or refuses a request.
+pub fn release_devices() -> io::Result<Vec<&'static str>> {
+    let mut socket = Socket::open()?;
+    let mut released = Vec::new();
+    for name in [true, false].map(vxlan::name) {
+        let found = messages::read(&mut socket, name)?;
+        let Some(found) = found.filter(|found| found.alias == vxlan::device::ALIAS) else { continue };
+        let change = DeviceChange::SetAlias { ifindex: found.ifindex, alias: "" };
+        let answer = socket.request(|(), buf, flags, seq| change.encode(buf, flags, seq))?;
+        answer.map_err(|refusal| io::Error::other(format!("{name}: {refusal}")))?;
+        released.push(name);
+    }
+    Ok(released)
 }
 
 /// Serde representation of octets as hexadecimal text.
@@ -305,6 +428,44 @@ mod tests {
     }
 
     #[test]
+    fn routes_of_calico_s_daemons_are_distinguished_from_those_of_workloads_and_of_others() {
+        const VXLAN: u32 = 7;
+        const TUNL0: u32 = 8;
+        const ETH0: u32 = 2;
+        const CALI: u32 = 9;
+        let route = |protocol, kind, legs: &[(u32, Option<&str>)]| Route {
+            prefix: "10.244.2.0/26".parse().unwrap(),
+            tos: 0,
+            protocol,
+            kind,
+            metric: 0,
+            nexthop: 0,
+            legs: legs
+                .iter()
+                .map(|(ifindex, gateway)| route::Leg {
+                    ifindex: *ifindex,
+                    gateway: gateway.map(|text| text.parse().unwrap()),
+                    onlink: false,
+                })
+                .collect(),
+        };
+        let is = |protocol, legs: &[(u32, Option<&str>)]| {
+            let is_vxlan = |ifindex| ifindex == VXLAN;
+            is_calicos(&route(protocol, RTN_UNICAST, legs), |i| is_vxlan(i) || i == TUNL0, is_vxlan)
+        };
+        let via = Some("192.0.2.2");
+        assert!(is(BIRD, &[(ETH0, via)]) && is(BIRD, &[(ETH0, None)]));
+        assert!(is(FELIX, &[(ETH0, via)]) && is(FELIX, &[(TUNL0, via)]) && is(FELIX, &[(VXLAN, None)]));
+        assert!(!is(FELIX, &[(CALI, None)]), "a workload");
+        assert!(is(BOOT, &[(VXLAN, via)]) && is(BOOT, &[(VXLAN, None)]) && is(4, &[(VXLAN, via)]));
+        assert!(!is(BOOT, &[(ETH0, via)]) && !is(BOOT, &[(CALI, None)]) && !is(KERNEL, &[(VXLAN, None)]));
+        assert!(!is(BOOT, &[(VXLAN, via), (ETH0, via)]) && !is(BOOT, &[]));
+        let none = |_| false;
+        assert!(is_calicos(&route(FELIX, RTN_BLACKHOLE, &[]), none, none));
+        assert!(!is_calicos(&route(BOOT, RTN_BLACKHOLE, &[]), none, none), "an administrator's");
+    }
+
+    #[test]
     fn a_route_moves_to_another_writer_with_all_that_it_says() {
         let bytes = dumped();
         let message = Messages(&bytes).next().unwrap();
@@ -322,7 +483,9 @@ mod tests {
         // Carrier states and ages are not written.
         assert_eq!(&message.body[8..12], [0; 4]);
         assert!(Attrs::after(message.body, RTMSG).all(|(kind, _)| kind != RTA_CACHEINFO));
-        assert!(ours.leads_as(&kept) && ours.under(BIRD, 32).leads_as(&kept));
+        assert!(ours.leads_as(&kept) && ours.under(BIRD, 32).leads_as(&kept) && ours.has_hops_of(&kept));
+        let other = KeptRoute { body: kept.body[..RTMSG].to_vec(), ..kept.clone() };
+        assert!(!other.has_hops_of(&kept));
         let text = serde_json::to_string(&kept).unwrap();
         assert_eq!(serde_json::from_str::<KeptRoute>(&text).unwrap(), kept);
         assert!(

@@ -1,5 +1,5 @@
 //! Removes the objects that an agent leaves in the kernel on purpose: routes, nexthop objects and neighbours
-//! with Tortie's protocol number, Tortie's nftables tables, the tunnel's address.
+//! with Tortie's protocol number, Tortie's nftables tables, the IPIP tunnel's address, VXLAN devices.
 //!
 //! Not removed: sysctls (other programs may rely on them), interfaces of workloads (owned by their runtimes)
 //! and `tunl0` itself (the kernel's). No other process may write at the same time: the caller ensures that no
@@ -12,9 +12,10 @@ use crate::endpoints;
 use crate::fib::ipip_tunnel;
 use crate::netlink::link::{Address, LinkChange};
 use crate::netlink::socket::{Refusal, Socket};
-use crate::netlink::{dump, nexthop, route};
+use crate::netlink::{dump, nexthop, route, vxlan as messages};
 use crate::nft::{self, dump as rules, socket::Socket as Rules};
 use crate::options::Marks;
+use crate::vxlan;
 
 /// Maximum number of rounds: several routes of one prefix and metric are removed one per round.
 const ROUNDS: usize = 8;
@@ -34,6 +35,8 @@ pub struct Purged {
     pub docker_rules: usize,
     /// Address removed from the tunnel device.
     pub tunnel: Option<Ipv4Addr>,
+    /// Names of VXLAN devices.
+    pub devices: Vec<&'static str>,
 }
 
 /// Parameters of a purge.
@@ -58,7 +61,8 @@ pub fn purge(what: &Purge) -> io::Result<Purged> {
     done.docker_rules = nft::withdraw(what.dry_run)?;
     let mut first = true;
     for round in 0.. {
-        let (own, _) = dump::routes_of(&mut socket, what.marks.protocol, |_, route| Some(route))?;
+        let is_own = |route: &route::Route| route.protocol == what.marks.protocol;
+        let (own, _) = dump::routes_of(&mut socket, is_own, |_, route| Some(route))?;
         if first {
             done.routes = own.len();
             first = false;
@@ -113,6 +117,8 @@ pub fn purge(what: &Purge) -> io::Result<Purged> {
             return Err(describe("a nexthop object", &refusal));
         }
     }
+    // Their neighbours go with the devices.
+    done.devices = remove_devices(&mut socket, what.dry_run)?;
     done.neighbours = neighbours(&mut socket, what)?;
     if let Some(addr) = what.tunnel {
         done.tunnel = remove_tunnel(&mut socket, addr, what.dry_run)?;
@@ -187,6 +193,20 @@ fn remove_tunnel(socket: &mut Socket, addr: Ipv4Addr, dry_run: bool) -> io::Resu
         answer.map_err(|refusal| describe("the tunnel's address", &refusal))?;
     }
     Ok(Some(addr))
+}
+
+/// Removes the VXLAN devices that Tortie made or took over.
+fn remove_devices(socket: &mut Socket, dry_run: bool) -> io::Result<Vec<&'static str>> {
+    let mut removed = Vec::new();
+    for name in [true, false].map(vxlan::name) {
+        let Some(change) = vxlan::device::removal(messages::read(socket, name)?.as_ref()) else { continue };
+        if !dry_run {
+            let answer = socket.request(|(), buf, flags, seq| change.encode(buf, flags, seq))?;
+            answer.map_err(|refusal| describe(name, &refusal))?;
+        }
+        removed.push(name);
+    }
+    Ok(removed)
 }
 
 fn describe(what: &str, refusal: &Refusal) -> io::Error {

@@ -65,16 +65,16 @@ pub(crate) fn route_slices(socket: &mut Socket, mut each: impl FnMut(&mut Vec<Ro
     })
 }
 
-/// Dumps the routes of the main table with this protocol number, converted by `of`; true if none is missing.
+/// Dumps those routes of the main table that are `wanted`, converted by `of`; true if none is missing.
 pub(crate) fn routes_of<T>(
     socket: &mut Socket,
-    protocol: u8,
+    wanted: impl Fn(&Route) -> bool,
     of: impl Fn(&Message<'_>, Route) -> Option<T>,
 ) -> io::Result<(Vec<T>, bool)> {
     let mut found = Vec::new();
     let complete = route_messages(socket, |message| {
         let Some(message) = message else { return };
-        let route = route::decode(message).filter(|route| route.protocol == protocol);
+        let route = route::decode(message).filter(&wanted);
         found.extend(route.and_then(|route| of(message, route)));
     })?;
     Ok((found, complete))

@@ -14,3 +14,4 @@ pub(super) mod nexthop;
 pub(super) mod route;
 pub(super) mod socket;
 pub(super) mod tc;
+pub(super) mod vxlan;

@@ -9,10 +9,9 @@ use netlink_packet_route::neighbour::{
 use netlink_packet_route::route::RouteProtocol;
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
-use crate::netlink::codec::{Message, family_of};
+use crate::netlink::codec::{Message, RTM_NEWNEIGH, family_of};
 use crate::netlink::message;
 
-const RTM_NEWNEIGH: u16 = 28;
 /// Length of `struct ndmsg`, in octets.
 const NDMSG: usize = 12;
 

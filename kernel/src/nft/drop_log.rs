@@ -52,6 +52,8 @@ impl fmt::Display for Denied {
             Self::Loopback => f.write_str("from a workload to a loopback address of its host"),
             Self::Inactive => f.write_str("its endpoint is not active"),
             Self::Ipip => f.write_str("IPIP from a source that is not a host of the cluster"),
+            Self::Vxlan => f.write_str("VXLAN from a source that is not a host of the cluster"),
+            Self::VxlanOfWorkload => f.write_str("VXLAN from a workload (AllowVXLANPacketsFromWorkloads)"),
             Self::ToHost => f.write_str("from a workload to its host (DefaultEndpointToHostAction)"),
             Self::NoIpv6 => f.write_str("IPv6 of workloads is disabled (Ipv6Support)"),
         }
@@ -88,6 +90,8 @@ impl Denied {
             Self::Loopback => ("egress", "", "loopback"),
             Self::Inactive => ("egress", "", "inactive"),
             Self::Ipip => ("ingress", "", "ipip"),
+            Self::Vxlan => ("ingress", "", "vxlan"),
+            Self::VxlanOfWorkload => ("egress", "", "vxlan"),
             Self::ToHost => ("egress", "", "to_host"),
             Self::NoIpv6 => ("egress", "", "no_ipv6"),
         };

@@ -130,6 +130,31 @@ pub(crate) fn tables(socket: &mut Socket) -> io::Result<Vec<String>> {
     Ok(all)
 }
 
+/// Lists families (`NFPROTO_*`) and names of the tables of all families.
+///
+/// # Errors
+/// The socket fails, or the kernel refuses.
+pub(crate) fn all_tables(socket: &mut Socket) -> io::Result<Vec<(u8, String)>> {
+    let mut all = Vec::new();
+    let answer = socket.0.dump(
+        |buf, seq| {
+            let mut w = Writer::begin(buf, (SUBSYSTEM << 8) | NFT_MSG_GETTABLE, NLM_F_DUMP, seq);
+            w.raw(&[NFPROTO_UNSPEC, 0, 0, 0]);
+            w.end();
+        },
+        |m| {
+            if m.kind >> 8 == SUBSYSTEM
+                && let Some(family) = codec::u8_at(m.body, 0)
+                && let Some(name) = attr(m, NFTA_TABLE)
+            {
+                all.push((family, codec::text(name)));
+            }
+        },
+    )?;
+    answer.map_err(|refusal| refused(&refusal))?;
+    Ok(all)
+}
+
 /// Result of one attempt.
 enum Read {
     Whole(Option<TableDump>),

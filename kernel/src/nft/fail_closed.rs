@@ -179,7 +179,7 @@ pub(super) fn needs(edit: &Edit, code: i32) -> Option<String> {
             _ => None,
         }));
         modules.extend(match &rule.statement {
-            Statement::Untrack(_) => Some("nft_ct"),
+            Statement::Untrack(_) | Statement::NoTrack => Some("nft_ct"),
             Statement::Masquerade => Some("nft_masq"),
             Statement::DestinationNat { .. } | Statement::SourceNat { .. } => Some("nft_nat"),
             _ => None,

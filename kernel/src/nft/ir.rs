@@ -213,6 +213,8 @@ pub(crate) enum Statement {
     MarkAndAccept(u32),
     /// Sets bits of the packet mark, bypasses conntrack, and accepts.
     Untrack(u32),
+    /// Bypasses conntrack, and continues.
+    NoTrack,
     /// Clears bits of the packet mark, and continues.
     Unmark(u32),
     /// Makes the kernel report each further rule that the packet meets (`nft monitor trace`), and continues.

@@ -25,6 +25,9 @@ pub(in crate::nft) enum Map {
     /// Interface -> policy of its host endpoint.
     HostIn,
     HostOut,
+    /// Interface -> tiers of its host endpoint for forwarded packets; for a Calico 3 store only.
+    HostForwardIn,
+    HostForwardOut,
     /// Pairs of interface and source address that the workload may use.
     From {
         v4: bool,
@@ -49,11 +52,16 @@ pub(in crate::nft) enum Map {
     Pools {
         v4: bool,
     },
-    /// Hosts that may send IPIP.
+    /// Hosts and networks that may send IPIP.
     IpipHosts,
+    /// Hosts and networks that may send VXLAN.
+    VxlanHosts {
+        v4: bool,
+    },
 }
 
 impl Map {
+    /// Maps of verdicts that every table has.
     pub(in crate::nft) const VERDICTS: [Self; 11] = [
         Self::RawInterfaces,
         Self::RawHostIn,
@@ -67,6 +75,9 @@ impl Map {
         Self::HostIn,
         Self::HostOut,
     ];
+
+    /// Maps of verdicts for a Calico 3 store.
+    pub(in crate::nft) const FORWARD: [Self; 2] = [Self::HostForwardIn, Self::HostForwardOut];
 
     /// Returns true for the maps that are looked up last: a packet without an entry in them, or whose chain
     /// is empty, is dropped.
@@ -92,6 +103,8 @@ impl Map {
             Self::Inactive => "inactive-interfaces",
             Self::HostIn => "host-in",
             Self::HostOut => "host-out",
+            Self::HostForwardIn => "host-forward-in",
+            Self::HostForwardOut => "host-forward-out",
             Self::From { v4: true } => "from-v4",
             Self::From { v4: false } => "from-v6",
             Self::FromNets { v4: true } => "from-nets-v4",
@@ -104,7 +117,9 @@ impl Map {
             Self::Masquerade { v4: false } => "masquerade-v6",
             Self::Pools { v4: true } => "pools-v4",
             Self::Pools { v4: false } => "pools-v6",
-            Self::IpipHosts => "ipip-hosts",
+            Self::IpipHosts => "ipip-hosts-v4",
+            Self::VxlanHosts { v4: true } => "vxlan-hosts-v4",
+            Self::VxlanHosts { v4: false } => "vxlan-hosts-v6",
         }
     }
 
@@ -114,8 +129,10 @@ impl Map {
             Self::FromNets { v4 } => (KeyType::InterfaceAddr { v4 }, ValueType::Member, true),
             Self::Dnat { v4 } => (KeyType::Addr { v4 }, ValueType::Addr { v4 }, false),
             Self::Hairpin { v4 } => (KeyType::AddrPair { v4 }, ValueType::Addr { v4 }, false),
-            Self::Masquerade { v4 } | Self::Pools { v4 } => (KeyType::Addr { v4 }, ValueType::Member, true),
-            Self::IpipHosts => (KeyType::Addr { v4: true }, ValueType::Member, false),
+            Self::Masquerade { v4 } | Self::Pools { v4 } | Self::VxlanHosts { v4 } => {
+                (KeyType::Addr { v4 }, ValueType::Member, true)
+            }
+            Self::IpipHosts => (KeyType::Addr { v4: true }, ValueType::Member, true),
             Self::Workloads => (KeyType::Interface, ValueType::Member, false),
             _ => (KeyType::Interface, ValueType::Verdict, false),
         };
@@ -134,12 +151,14 @@ impl Map {
             Self::Workloads => "workload interfaces of active endpoints",
             Self::Inactive => "workload interfaces that get nothing, of the host neither",
             Self::HostIn | Self::HostOut => "interfaces of host endpoints",
+            Self::HostForwardIn | Self::HostForwardOut => "interfaces of host endpoints: forwarded packets",
             Self::From { .. } | Self::FromNets { .. } => "sources of workload interfaces",
             Self::Dnat { .. } => "floating addresses, to inside",
             Self::Hairpin { .. } => "inside addresses that call themselves by their floating one",
             Self::Masquerade { .. } => "pools with masquerade",
             Self::Pools { .. } => "all pools",
             Self::IpipHosts => "hosts that may send IPIP",
+            Self::VxlanHosts { .. } => "hosts that may send VXLAN",
         }
     }
 }

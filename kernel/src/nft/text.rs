@@ -187,6 +187,7 @@ fn statement(statement: &Statement, v4: bool) -> Option<String> {
         Statement::MarkAndReturn(bits) => format!("{} return", mark(*bits)),
         Statement::MarkAndAccept(bits) => format!("{} accept", mark(*bits)),
         Statement::Untrack(bits) => format!("{} notrack accept", mark(*bits)),
+        Statement::NoTrack => "notrack".to_owned(),
         Statement::Unmark(bits) => unmark(*bits),
         Statement::Trace => "meta nftrace set 1".to_owned(),
         Statement::UnmarkAndReturn(bits) => format!("{} return", unmark(*bits)),

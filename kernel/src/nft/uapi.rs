@@ -8,6 +8,7 @@ pub(super) const NFNL_MSG_BATCH_BEGIN: u16 = 0x10;
 pub(super) const NFNL_MSG_BATCH_END: u16 = 0x11;
 /// Length of `struct nfgenmsg` (family, version, resource ID), in octets.
 pub(super) const GENMSG: usize = 4;
+pub(super) const NFPROTO_UNSPEC: u8 = 0;
 pub(super) const NFPROTO_INET: u8 = 1;
 pub(super) const NFPROTO_IPV4: u8 = 2;
 pub(super) const NFPROTO_IPV6: u8 = 10;

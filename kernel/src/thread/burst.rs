@@ -76,7 +76,13 @@ mod tests {
     use tortie_engine::routing::ChangeId;
 
     fn change(serial: u64) -> PolicyChange {
-        PolicyChange { serial, change: ChangeId(serial), delta: RulesetDelta::default(), globals: None }
+        PolicyChange {
+            serial,
+            change: ChangeId(serial),
+            delta: RulesetDelta::default(),
+            globals: None,
+            routings: None,
+        }
     }
 
     fn intent(generation: u64) -> KernelIntent {
@@ -85,6 +91,7 @@ mod tests {
             change: ChangeId(generation),
             blackholes: BTreeMap::new(),
             tunnel: None,
+            vxlan: Arc::default(),
             view: Arc::default(),
         }
     }

@@ -9,10 +9,11 @@ use std::time::Instant;
 
 use super::event_loop::Thread;
 use super::inbox::{INBOX, Inbox};
-use super::messages::ToKernel;
+use super::messages::{ArrivalReport, ToKernel};
 use super::monitor::{EventQueue, MonitorThread};
 use super::off::run_off;
 use super::state::State;
+use crate::arrival::{self, ArrivalWatch};
 use crate::facts::Sink;
 use crate::netlink::nexthop;
 use crate::netlink::socket::Socket;
@@ -92,12 +93,20 @@ pub fn spawn(options: &Options, sink: Sink) -> io::Result<KernelHandle> {
     let state = State::empty(options, nexthops);
     let rules = nft::Options { log_group: options.log_group, deny_group: nft::DENY_GROUP };
     let firewall = nft::Firewall::open(options.policy, rules, Instant::now());
-    let kernel = Thread::new(state, Inbox::new(inbox), writer, reader, event_queue, sink, firewall);
-    let stop = monitor_thread.stop();
+    let arrivals = Arc::new(ArrivalWatch::new()?);
+    let inbox = Inbox::new(inbox);
+    let kernel =
+        Thread::new(state, inbox, (writer, reader), event_queue, sink, firewall, Arc::clone(&arrivals));
+    let (stop, monitor_stop) = (monitor_thread.stop(), monitor_thread.stop());
     let mut threads = vec![
         start("kernel", move || run("kernel", || kernel.run()))?,
         start("watch", move || run("watch", || monitor_thread.run(&wake)))?,
     ];
+    let (reports, stop_arrivals) = (sender.clone(), monitor_stop);
+    threads.push(start("arrivals", move || {
+        let message = |arrival| ToKernel::Arrival(ArrivalReport(arrival));
+        run("arrivals", || arrival::run(&arrivals, &stop_arrivals, &reports, message));
+    })?);
     if options.policy == Mode::Program {
         nft::tidy();
     }

@@ -170,7 +170,7 @@ mod tests {
             let (mut inbox, state) = (Inbox::new(receiver), state());
             let (mut sent, mut taken) = (Vec::new(), Vec::new());
             let batch = |n: u16| {
-                vec![LearnedChange { prefix: Cidr::host(addr(n).addr()), next_hops: SmallVec::new(), change: ChangeId(1) }]
+                vec![LearnedChange { prefix: Cidr::host(addr(n).addr()), next_hops: SmallVec::new(), local_pref: None, change: ChangeId(1) }]
             };
             for (n, (kind, pause)) in (0..).zip(kinds.iter().zip(&pauses)) {
                 match kind {

@@ -5,12 +5,17 @@ use std::sync::Arc;
 use tortie_net::ScopedAddr;
 
 use super::view::KernelView;
+use crate::arrival::Arrival;
 use crate::intent::{KernelIntent, PolicyChange};
 use tortie_engine::routing::{ChangeId, LearnedBatch, LearnedChange};
 
 /// Wakes the kernel thread; the events themselves are in a queue shared with the watch thread.
 #[derive(Debug)]
 pub struct EventsReady(pub(crate) ());
+
+/// A report of the thread that waits for workloads.
+#[derive(Debug)]
+pub struct ArrivalReport(pub(crate) Arrival);
 
 /// A message to the kernel thread.
 pub enum ToKernel {
@@ -33,6 +38,8 @@ pub enum ToKernel {
     SweepStale,
     /// Notifications were received by the watch thread (one or more).
     Events(EventsReady),
+    /// A workload arrived on this host, or arrivals cannot be noticed.
+    Arrival(ArrivalReport),
     /// Begins a drift hold for this time, at most one hour; `None` ends it and repairs everything. The
     /// closure runs when that is done.
     HoldDrift(Option<std::time::Duration>, Box<dyn FnOnce() + Send>),
@@ -54,6 +61,7 @@ impl std::fmt::Debug for ToKernel {
             Self::SweepStale => f.write_str("SweepStale"),
             Self::HoldDrift(span, _) => f.debug_tuple("HoldDrift").field(span).finish(),
             Self::Events(_) => f.write_str("Events"),
+            Self::Arrival(report) => f.debug_tuple("Arrival").field(report).finish(),
             Self::Query(_) => f.write_str("Query"),
             Self::Stop => f.write_str("Stop"),
         }

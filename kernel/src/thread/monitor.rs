@@ -1,5 +1,5 @@
-//! The watch thread: receives notifications about links, addresses, routes and nexthops and does nothing
-//! else, so that the socket's buffer is read while the kernel thread writes.
+//! The watch thread: receives notifications about links, addresses, routes, nexthops and permanent
+//! neighbours and does nothing else, so that the socket's buffer is read while the kernel thread writes.
 //!
 //! Notifications of Tortie's own writes are filtered in the kernel by the port ID of the writing socket:
 //! otherwise each of a hundred thousand routes would fill this buffer.
@@ -14,14 +14,16 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use socket2::{SockFilter, SockRef};
 
 use super::messages::{EventsReady, ToKernel};
-use crate::netlink::codec::{Messages, RTM_DELNEXTHOP, RTM_DELROUTE, RTM_NEWNEXTHOP, RTM_NEWROUTE};
+use crate::netlink::codec::{
+    Messages, RTM_DELNEIGH, RTM_DELNEXTHOP, RTM_DELROUTE, RTM_NEWNEIGH, RTM_NEWNEXTHOP, RTM_NEWROUTE,
+};
 use crate::netlink::event::{self, Event};
 use crate::netlink::route::TABLE_MAIN;
 use crate::netlink::socket::grow_recv_buffer;
 
-/// RTNLGRP_LINK, RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV4_ROUTE, RTNLGRP_IPV6_IFADDR, RTNLGRP_IPV6_ROUTE and
-/// RTNLGRP_NEXTHOP.
-const GROUPS: [u32; 6] = [1, 5, 7, 9, 11, 32];
+/// RTNLGRP_LINK, RTNLGRP_NEIGH, RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV4_ROUTE, RTNLGRP_IPV6_IFADDR,
+/// RTNLGRP_IPV6_ROUTE and RTNLGRP_NEXTHOP.
+const GROUPS: [u32; 7] = [1, 3, 5, 7, 9, 11, 32];
 /// Maximum number of waiting events; beyond it they are discarded in favour of a resync.
 const QUEUE_MAX: usize = 65_536;
 
@@ -81,7 +83,7 @@ impl Monitor {
         if self.pending_overruns == 0 {
             self.events.extend(
                 Messages(buf)
-                    .filter(|m| m.pid != own_port || !is_route_or_nexthop(m.kind))
+                    .filter(|m| m.pid != own_port || !is_echoed(m.kind))
                     .filter_map(|m| event::decode(&m)),
             );
         }
@@ -177,33 +179,42 @@ impl MonitorThread {
     }
 }
 
-fn is_route_or_nexthop(kind: u16) -> bool {
-    matches!(kind, RTM_NEWROUTE | RTM_DELROUTE | RTM_NEWNEXTHOP | RTM_DELNEXTHOP)
+/// Returns true for messages whose notifications are dropped if this process sent them.
+fn is_echoed(kind: u16) -> bool {
+    let routes = matches!(kind, RTM_NEWROUTE | RTM_DELROUTE | RTM_NEWNEXTHOP | RTM_DELNEXTHOP);
+    routes || matches!(kind, RTM_NEWNEIGH | RTM_DELNEIGH)
 }
 
-/// Returns a classic BPF filter that drops routes of tables other than main, and routes and nexthops written
-/// by `own_port`. BPF loads convert from network byte order, so the constants are swapped on little-endian
-/// machines.
-fn echo_filter(own_port: u32) -> [SockFilter; 12] {
+/// Returns a classic BPF filter that drops routes of tables other than main, neighbours that are not
+/// permanent, and routes, nexthops and neighbours written by `own_port`. BPF loads convert from network byte
+/// order, so the constants are swapped on little-endian machines.
+fn echo_filter(own_port: u32) -> [SockFilter; 15] {
     const LDB: u16 = 0x30;
     const LDH: u16 = 0x28;
     const LDW: u16 = 0x20;
     const JEQ: u16 = 0x15;
+    const JSET: u16 = 0x45;
     const RET: u16 = 0x06;
+    const NUD_PERMANENT: u32 = 0x80;
+    // The octet of `ndm_state` with that bit.
+    const STATE: u32 = if cfg!(target_endian = "little") { 24 } else { 25 };
     let kind = |k: u16| u32::from(k.to_be());
     [
         SockFilter::new(LDH, 0, 0, 4),                     // 0: nlmsg_type
-        SockFilter::new(JEQ, 4, 0, kind(RTM_NEWROUTE)),    // 1: -> 6
-        SockFilter::new(JEQ, 3, 0, kind(RTM_DELROUTE)),    // 2: -> 6
-        SockFilter::new(JEQ, 4, 0, kind(RTM_NEWNEXTHOP)),  // 3: -> 8
-        SockFilter::new(JEQ, 3, 0, kind(RTM_DELNEXTHOP)),  // 4: -> 8
-        SockFilter::new(RET, 0, 0, u32::MAX),              // 5: accept
-        SockFilter::new(LDB, 0, 0, 20),                    // 6: rtm_table
-        SockFilter::new(JEQ, 0, 2, u32::from(TABLE_MAIN)), // 7: main -> 8, else -> 10
-        SockFilter::new(LDW, 0, 0, 12),                    // 8: nlmsg_pid
-        SockFilter::new(JEQ, 0, 1, own_port.to_be()),      // 9: own port -> 10, else -> 11
-        SockFilter::new(RET, 0, 0, 0),                     // 10: drop
-        SockFilter::new(RET, 0, 0, u32::MAX),              // 11: accept
+        SockFilter::new(JEQ, 7, 0, kind(RTM_NEWROUTE)),    // 1: -> 9
+        SockFilter::new(JEQ, 6, 0, kind(RTM_DELROUTE)),    // 2: -> 9
+        SockFilter::new(JEQ, 7, 0, kind(RTM_NEWNEXTHOP)),  // 3: -> 11
+        SockFilter::new(JEQ, 6, 0, kind(RTM_DELNEXTHOP)),  // 4: -> 11
+        SockFilter::new(JEQ, 5, 0, kind(RTM_DELNEIGH)),    // 5: -> 11
+        SockFilter::new(JEQ, 0, 7, kind(RTM_NEWNEIGH)),    // 6: else -> 14
+        SockFilter::new(LDB, 0, 0, STATE),                 // 7: ndm_state
+        SockFilter::new(JSET, 2, 4, NUD_PERMANENT),        // 8: permanent -> 11, else -> 13
+        SockFilter::new(LDB, 0, 0, 20),                    // 9: rtm_table
+        SockFilter::new(JEQ, 0, 2, u32::from(TABLE_MAIN)), // 10: main -> 11, else -> 13
+        SockFilter::new(LDW, 0, 0, 12),                    // 11: nlmsg_pid
+        SockFilter::new(JEQ, 0, 1, own_port.to_be()),      // 12: own port -> 13, else -> 14
+        SockFilter::new(RET, 0, 0, 0),                     // 13: drop
+        SockFilter::new(RET, 0, 0, u32::MAX),              // 14: accept
     ]
 }
 

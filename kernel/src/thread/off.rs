@@ -42,7 +42,7 @@ pub(crate) fn run_off(inbox: &Receiver<ToKernel>, mut sink: Sink, view: &State) 
             ToKernel::SweepStale => sink(KernelFact::Swept(0)),
             ToKernel::Query(question) => question(&KernelView { state: view, rules: None }),
             ToKernel::HoldDrift(_, done) => done(),
-            ToKernel::Untrack(_) | ToKernel::Events(_) => {}
+            ToKernel::Untrack(_) | ToKernel::Events(_) | ToKernel::Arrival(_) => {}
             ToKernel::Stop => return,
         }
     }

@@ -15,8 +15,9 @@ use crate::fib::ipip_tunnel;
 use crate::fib::network::{NetworkState, NextHopAnswer};
 use crate::fib::next_hops::MainTable;
 use crate::fib::plan;
-use crate::fib::request::{Outcome, Request};
+use crate::fib::request::{Outcome, Request, TunnelLinks};
 use crate::fib::table::Table;
+use crate::fib::table::vxlan::VxlanLinks;
 use crate::intent::KernelIntent;
 use crate::netlink::event::Event;
 use crate::netlink::link::{Address, Link};
@@ -24,9 +25,10 @@ use crate::netlink::nexthop::Nexthop;
 use crate::netlink::route::Route;
 use crate::options::Mode;
 use crate::options::Options;
+use crate::vxlan;
 use tortie_engine::routing::LearnedChange;
 use tortie_engine::routing::{
-    ChangeId, KernelRoute, RoutingView, Step, StepOutcome, explain_kernel_route, kernel_route,
+    ChangeId, KernelRoute, RoutingView, Step, StepOutcome, explain_kernel_route, kernel_route, metric_of,
 };
 
 /// Numbers of written and deleted routes.
@@ -50,8 +52,10 @@ pub(crate) struct Pending {
     pub(crate) nexthops: bool,
     /// Silent changes are possible: resync soon.
     pub(crate) compare: bool,
-    /// The tunnel device may have changed.
+    /// The IPIP device may have changed.
     pub(crate) tunnel: bool,
+    /// A VXLAN device or its entries may have changed.
+    pub(crate) vxlan: bool,
     /// Failed requests may succeed now.
     pub(crate) retry: bool,
     /// Interfaces were added, removed, renamed or readdressed.
@@ -146,7 +150,8 @@ impl State {
             && old.network_v4 == self.view.network_v4
             && (old.node_v4, old.node_v6) == (self.view.node_v4, self.view.node_v6);
         let moved = self.with_decide(|table, decide| {
-            let moved = table.set_blackholes(&intent.blackholes, intent.change, decide);
+            let mut moved = table.set_blackholes(&intent.blackholes, intent.change, decide);
+            moved.extend(table.set_vxlan(&intent.vxlan.routes, intent.change, decide));
             if !same {
                 table.decide_again(&|_| true, intent.change, decide);
             }
@@ -165,9 +170,19 @@ impl State {
     /// Learns a batch of routes and resolves the next hops that they cover. Consequences for other routes
     /// wait for [`State::follow_next_hops`].
     pub(crate) fn learn(&mut self, batch: &[LearnedChange]) {
+        let view = Arc::clone(&self.view);
+        // A route to a workload that moves is better than the one to its interface on this host. All others
+        // have Tortie's usual metric: BIRD's routes, which Tortie leaves alone, may have that of LOCAL_PREF.
+        let metric = |change: &LearnedChange| match (&view.calico3, change.local_pref) {
+            (Some(store), Some(pref)) if store.is_better_than_normal(&change.prefix, pref) => {
+                // The kernel's default of IPv6 routes takes the place of 0.
+                metric_of(pref).max(1)
+            }
+            _ => 0,
+        };
         let moved: Vec<Cidr> = self.with_decide(|table, decide| {
             let learn = |change: &&LearnedChange| {
-                table.learn(change.prefix, &change.next_hops, change.change, decide)
+                table.learn(change.prefix, &change.next_hops, metric(change), change.change, decide)
             };
             batch.iter().filter(learn).map(|change| change.prefix).collect()
         });
@@ -269,13 +284,37 @@ impl State {
         let wanted = self.intent.as_ref().is_some_and(|i| i.tunnel.is_some());
         let present = wanted && device.is_some_and(Link::is_up);
         let ifindex = device.map_or(0, |l| l.index);
-        self.table.objects_mut().set_tunnel(ifindex);
+        let tunnels = TunnelLinks { ipip: ifindex, ..self.table.objects().tunnels() };
+        self.table.objects_mut().set_tunnels(tunnels);
         if present != self.tunnel_present {
             self.tunnel_present = present;
             let moved = ChangeId::default();
             self.with_decide(|table, decide| table.decide_again(&|_| true, moved, decide));
             self.network.mark_all_dirty();
         }
+    }
+
+    /// Sets the interfaces of the VXLAN, and decides again on its routes if they changed.
+    pub(crate) fn set_vxlan(&mut self, devices: [u32; 2], links: VxlanLinks) {
+        let tunnels = TunnelLinks { vxlan: devices, ..self.table.objects().tunnels() };
+        self.table.objects_mut().set_tunnels(tunnels);
+        let moved = self.with_decide(|table, decide| table.set_vxlan_links(links, decide));
+        for prefix in moved {
+            self.network.mark_dirty_inside(&prefix);
+        }
+    }
+
+    /// Finds the VXLAN devices that exist, before nexthop objects on them are adopted: whether they are right
+    /// is known only with the intent.
+    pub(crate) fn find_vxlan_devices(&mut self) {
+        let index = |v4| self.network.link_named(vxlan::name(v4)).map_or(0, |link| link.index);
+        let tunnels = TunnelLinks { vxlan: [index(true), index(false)], ..self.table.objects().tunnels() };
+        self.table.objects_mut().set_tunnels(tunnels);
+    }
+
+    /// Returns true for the name of a VXLAN device.
+    fn is_vxlan(name: &str) -> bool {
+        [true, false].into_iter().any(|v4| vxlan::name(v4) == name)
     }
 
     /// Decides again on routes whose next hops changed; returns the changed next hops that are tracked.
@@ -305,12 +344,14 @@ impl State {
             Event::Link(link) => {
                 let (index, can_carry, up) = (link.index, link.can_carry(), link.is_up());
                 due.tunnel |= link.name == ipip_tunnel::DEVICE;
+                due.vxlan |= Self::is_vxlan(&link.name);
                 let mtu = link.mtu;
                 let name = link.name.clone();
                 let old = self.network.set_link(link);
                 due.interfaces |= old.as_ref().is_none_or(|o| o.name != name);
                 // The device was renamed, or the underlying link has another MTU.
                 due.tunnel |= old.as_ref().is_some_and(|o| o.name == ipip_tunnel::DEVICE || o.mtu != mtu);
+                due.vxlan |= old.as_ref().is_some_and(|o| Self::is_vxlan(&o.name) || o.mtu != mtu);
                 let moved = old.is_none_or(|o| o.can_carry() != can_carry || o.is_up() != up);
                 if moved {
                     due.nexthops |= self.table.objects().uses_device(index);
@@ -320,6 +361,7 @@ impl State {
             }
             Event::LinkGone(link) => {
                 due.tunnel |= link.name == ipip_tunnel::DEVICE;
+                due.vxlan |= Self::is_vxlan(&link.name);
                 due.nexthops |= self.table.objects().uses_device(link.index);
                 due.compare = true;
                 due.interfaces = true;
@@ -327,12 +369,14 @@ impl State {
             }
             Event::Address(address) => {
                 due.tunnel |= self.concerns_tunnel(&address);
+                due.vxlan |= self.concerns_vxlan(&address);
                 due.retry = true;
                 due.interfaces = true;
                 self.network.add_address(address);
             }
             Event::AddressGone(address) => {
                 due.tunnel |= self.concerns_tunnel(&address);
+                due.vxlan |= self.concerns_vxlan(&address);
                 due.nexthops |= self.table.objects().uses_device(address.ifindex);
                 due.compare = true;
                 due.interfaces = true;
@@ -363,7 +407,7 @@ impl State {
             }
             Event::RouteGone { route, by } if self.is_of_the_table(&route) => {
                 let prefix = route.prefix;
-                if route.metric == self.table.marks().metric && route.tos == 0 {
+                if self.is_at_own_metric(&route) {
                     let wanted = self.is_entry_in_sync(&prefix);
                     self.network.mark_dirty_inside(&prefix);
                     if self.table.lose(prefix) && by != 0 && wanted {
@@ -394,6 +438,9 @@ impl State {
                     due.compare |= self.network.uses_object(id);
                     self.table.objects_mut().reserve(id);
                 }
+            }
+            Event::Neighbour { ifindex } => {
+                due.vxlan |= self.table.objects().tunnels().vxlan.contains(&ifindex);
             }
             Event::NexthopGone { nexthop, by } => {
                 let id = nexthop.id;
@@ -429,7 +476,7 @@ impl State {
     }
 
     fn is_at_own_metric(&self, route: &Route) -> bool {
-        route.metric == self.table.marks().metric && route.tos == 0
+        self.table.is_metric_of(&route.prefix, route.metric) && route.tos == 0
     }
 
     /// Returns true for an address of the tunnel device, and for the node's own, which identifies the
@@ -437,6 +484,12 @@ impl State {
     fn concerns_tunnel(&self, address: &Address) -> bool {
         self.view.node_v4 == Some(address.addr)
             || self.network.link(address.ifindex).is_some_and(|l| l.name == ipip_tunnel::DEVICE)
+    }
+
+    /// Returns true for an address of a VXLAN device, and for the node's own.
+    fn concerns_vxlan(&self, address: &Address) -> bool {
+        [self.view.node_v4, self.view.node_v6].contains(&Some(address.addr))
+            || self.network.link(address.ifindex).is_some_and(|link| Self::is_vxlan(&link.name))
     }
 
     fn is_entry_in_sync(&self, prefix: &Cidr) -> bool {

@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::common::concurrency;
 use crate::common::containers::*;
@@ -92,9 +92,11 @@ fn a_container_reaches_the_host_and_its_neighbour_at_once_with_both_families() {
     in_netns(|| {
         enable_forwarding();
         let (a, b) = (Pod::new(), Pod::new());
-        let begin = Instant::now();
         let (side, mac) = attach_container(&a, "calia", &["10.65.0.2", "2001:db8:65::2"]);
-        let took = begin.elapsed();
+        // Duplicate address detection takes a second or two, after which a wait would not be seen.
+        let all = a.ip("-6 addr show dev eth0 scope global") + &ip("-6 addr show dev calia scope link");
+        assert!(all.contains("2001:db8:65::2") && all.contains("fe80::"), "{all}");
+        assert!(!all.contains("tentative"), "{all}");
         attach_container(&b, "calib", &["10.65.0.3", "2001:db8:65::3"]);
         b.serve_source_address(7000);
         // No wait for duplicate address detection, and no answer to ARP for the gateway: there is no agent.
@@ -105,7 +107,6 @@ fn a_container_reaches_the_host_and_its_neighbour_at_once_with_both_families() {
         ] {
             assert_eq!(a.source_seen_by(kind, to), Ok(from.parse().unwrap()), "{to}");
         }
-        assert!(begin.elapsed() < Duration::from_secs(1), "{:?}, {took:?} of it for one", begin.elapsed());
         assert_eq!((side.mac, side.mtu), (HOST_MAC, 1440));
         assert_eq!(side.link_local, Some("fe80::ecee:eeff:feee:eeee".parse().unwrap()));
         let inside = container::inspect_container(&a.open(), &name("eth0")).unwrap().unwrap();
@@ -198,7 +199,7 @@ fn source_of_device(device: &str, to: &str) -> String {
     let socket = socket2::Socket::new(socket2::Domain::for_address(to), socket2::Type::DGRAM, None).unwrap();
     socket.bind_device(Some(device.as_bytes())).unwrap();
     let socket = UdpSocket::from(socket);
-    socket.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     socket.connect(to).unwrap();
     socket.send(b"?").unwrap();
     let mut octets = [0; 64];
@@ -441,7 +442,7 @@ fn datagrams_to_a_port_that_led_nowhere_come_to_the_container_once_it_is_mapped(
         container::map_ports("tortie-ports-other", &list, &[mapping(None, 9090, Transport::Tcp)]).unwrap();
         let open = |any: &str, to: &str| {
             let socket = far.open().run(|| UdpSocket::bind(any).unwrap()).unwrap();
-            socket.set_read_timeout(Some(Duration::from_millis(700))).unwrap();
+            socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
             let to: SocketAddr = to.parse().unwrap();
             socket.send_to(b"?", to).unwrap();
             (socket, to)
@@ -522,7 +523,7 @@ fn bandwidth_is_what_was_asked_for_within_a_fifth_in_both_directions() {
         let namespace = pod.open();
         // A busy machine sends less and reads the burst late, so the measurement is repeated.
         let measured =
-            |from: &Namespace, into: &Namespace, addr: &str, ports: [u16; 3], wanted: &Range<f64>| {
+            |from: &Namespace, into: &Namespace, addr: &str, ports: Range<u16>, wanted: &Range<f64>| {
                 let mut rate = 0f64;
                 for port in ports {
                     rate = octets_a_second(from, into, addr.parse().unwrap(), port);
@@ -534,8 +535,8 @@ fn bandwidth_is_what_was_asked_for_within_a_fifth_in_both_directions() {
             };
         // Headers count too: 52 of 1,492 octets.
         let (wanted_in, wanted_out) = (0.8e6..1.2e6, 0.4e6..0.6e6);
-        let inward = measured(&host, &namespace, "10.65.0.2", [7100, 7102, 7104], &wanted_in);
-        let outward = measured(&namespace, &host, "192.0.2.1", [7101, 7103, 7105], &wanted_out);
+        let inward = measured(&host, &namespace, "10.65.0.2", 7100..7108, &wanted_in);
+        let outward = measured(&namespace, &host, "192.0.2.1", 7200..7208, &wanted_out);
         println!("to the container {:.2} of 8 Mbit/s, from it {:.2} of 4", inward * 8e-6, outward * 8e-6);
         assert!(wanted_in.contains(&inward), "{inward}");
         assert!(wanted_out.contains(&outward), "{outward}");

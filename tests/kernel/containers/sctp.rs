@@ -23,7 +23,7 @@ pub(crate) struct Packet {
 /// Opens a raw socket in the namespace of this thread.
 pub(crate) fn open() -> Socket {
     let socket = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::from(132))).unwrap();
-    socket.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     socket
 }
 

@@ -218,7 +218,7 @@ fn whatever_fails_leaves_nothing_behind() {
         // Without a listener: ten seconds, here a third of one.
         let begin = Instant::now();
         try_it("no agent", &good, "no agent runs here", true);
-        assert!(begin.elapsed() < Duration::from_secs(2));
+        assert!(begin.elapsed() < Duration::from_secs(8));
         try_it(
             "no namespace",
             &AttachRequest { netns: "/run/netns/nobody".into(), ..good.clone() },

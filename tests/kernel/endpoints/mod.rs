@@ -394,6 +394,7 @@ fn loose_reverse_path_filtering_is_reported_unless_it_is_to_be_ignored() {
                 change: ChangeId(endpoints_rig.serial),
                 delta: RulesetDelta::default(),
                 globals: Some(Arc::new(Globals { ignore_loose_rpf: ignore, ..globals() })),
+                routings: None,
             })));
         };
         // A query alone does not prove that earlier messages are done: it is answered during a long
@@ -466,6 +467,8 @@ fn a_host_endpoint_is_as_its_interfaces_are() {
                 untracked_inbound: vec![],
                 untracked_outbound: vec![],
                 pre_dnat: vec![],
+                forward_inbound: vec![],
+                forward_outbound: vec![],
             })))
         };
         let key = |name: &str| EndpointKey::Host { host: "host1".to_owned(), endpoint: name.to_owned() };
@@ -484,6 +487,7 @@ fn a_host_endpoint_is_as_its_interfaces_are() {
             change: ChangeId(1),
             delta: RulesetDelta { endpoints, ..RulesetDelta::default() },
             globals: Some(Arc::new(globals())),
+            routings: None,
         })));
         endpoints_rig.rig.wait("Endpoints", |fact| match fact {
             KernelFact::Endpoints(all) => {

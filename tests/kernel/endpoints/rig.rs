@@ -3,14 +3,15 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "test helper")]
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::{BufRead as _, BufReader};
 use std::net::{SocketAddr, UdpSocket};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::common::kernel_thread::{Rig, cidr, eventually, options};
+use crate::common::kernel_thread::{PATIENCE, Rig, cidr, eventually, options};
 use crate::common::netns::{ip, try_ip};
 use tortie_config::key::EndpointKey;
 use tortie_config::resource::{Action, HostAction};
@@ -22,10 +23,11 @@ use tortie_kernel::container::Namespace;
 use tortie_kernel::{EndpointCondition, KernelFact, Mode, Options, PolicyChange, ToKernel};
 
 pub(crate) const PORT: u16 = 7007;
-pub(crate) const LONG: Duration = Duration::from_secs(10);
+pub(crate) const LONG: Duration = PATIENCE;
 
 pub(crate) fn globals() -> Globals {
     Globals {
+        dialect: tortie_config::Dialect::V1,
         interface_prefixes: vec!["cali".to_owned()],
         to_host: HostAction::Accept,
         mark_mask: 0xff00_0000,
@@ -33,6 +35,8 @@ pub(crate) fn globals() -> Globals {
         failsafe_outbound: vec![],
         ipip_hosts: None,
         tunnel_addr: None,
+        vxlan: None,
+        services: None,
         pools: BTreeSet::new(),
         masquerade: BTreeSet::new(),
         drop_invalid: true,
@@ -57,6 +61,7 @@ pub(crate) fn workload(interface: &str, nets: &[&str]) -> WorkloadPolicy {
         interface: interface.parse().unwrap(),
         active: true,
         nets: nets.iter().map(|n| cidr(n)).collect(),
+        spoofed_sources: Vec::new(),
         mac: None,
         nats: vec![],
         inbound: Stages { tiers: vec![], profiles: vec![open(Direction::Inbound)] },
@@ -111,6 +116,7 @@ impl EndpointRig {
             change: ChangeId(serial),
             delta,
             globals: (serial == 1).then(|| Arc::new(globals())),
+            routings: None,
         })));
         self.rig.wait("Enforced", |fact| match fact {
             KernelFact::Enforced { serial: s, failed, .. } if *s == serial => Some(failed.clone()),
@@ -214,31 +220,50 @@ pub(crate) fn sysctl(path: &str) -> String {
 }
 
 /// Output of `ip monitor` until it is stopped.
-pub(crate) struct Monitor(Child);
+pub(crate) struct Monitor {
+    child: Child,
+    said: Arc<Mutex<String>>,
+}
 
 impl Monitor {
     pub(crate) fn start() -> Self {
-        let child = Command::new("ip")
+        let mut child = Command::new("ip")
             .args(["monitor", "route", "neigh", "link"])
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        // It does not report when it starts to listen: wait.
-        std::thread::sleep(Duration::from_millis(200));
-        Self(child)
+        let said = Arc::new(Mutex::new(String::new()));
+        let (out, lines) = (child.stdout.take().unwrap(), Arc::clone(&said));
+        std::thread::spawn(move || {
+            for line in BufReader::new(out).lines().map_while(Result::ok) {
+                *lines.lock().unwrap() += &format!("{line}\n");
+            }
+        });
+        let monitor = Self { child, said };
+        // It does not report when it starts to listen: routes are changed until it reports one.
+        eventually("the monitor listens", LONG, || {
+            ip("route add 203.0.113.78 dev lo");
+            ip("route del 203.0.113.78 dev lo");
+            monitor.has_said("203.0.113.78")
+        });
+        monitor
+    }
+
+    fn has_said(&self, text: &str) -> bool {
+        self.said.lock().unwrap().contains(text)
     }
 
     pub(crate) fn stop(mut self) -> String {
         // Everything before this route is read before it.
         ip("route add 203.0.113.77 dev lo");
-        std::thread::sleep(Duration::from_millis(200));
-        self.0.kill().unwrap();
-        let mut text = String::new();
-        std::io::Read::read_to_string(&mut self.0.stdout.take().unwrap(), &mut text).unwrap();
-        self.0.wait().unwrap();
+        eventually("the monitor reports the last route", LONG, || self.has_said("203.0.113.77"));
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
         ip("route del 203.0.113.77 dev lo");
-        assert!(text.contains("203.0.113.77"), "the monitor listened: {text}");
-        text.lines().filter(|l| !l.contains("203.0.113.77")).map(|l| format!("{l}\n")).collect()
+        let text = self.said.lock().unwrap();
+        let marks = ["203.0.113.77", "203.0.113.78"];
+        let own = text.lines().filter(|line| !marks.iter().any(|mark| line.contains(mark)));
+        own.map(|line| format!("{line}\n")).collect()
     }
 }
 

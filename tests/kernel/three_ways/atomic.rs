@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -48,12 +48,16 @@ fn packet(protocol: u8, forward: bool, ports: (u16, u16)) -> Packet {
     }
 }
 
-/// Sends as fast as possible until stopped: of five packets, two are first packets of allowed connections,
-/// one is denied, and two belong to old connections in both directions. At tens of thousands per second, few
-/// changes with a moment between old and new rules would go undetected.
-fn traffic(net: &Net, stop: &AtomicBool) -> (BTreeMap<u32, Place>, BTreeSet<u32>) {
+/// Number of packets that may be under way. The kernel drops packets without a rule when a processor has a
+/// thousand of them waiting, or when nobody reads the sockets of a loaded machine.
+const UNDER_WAY: u64 = 300;
+
+/// Sends as fast as packets are received, until stopped: of five packets, two are first packets of allowed
+/// connections, one is denied, and two belong to old connections in both directions. At tens of thousands per
+/// second, few changes with a moment between old and new rules would go undetected.
+fn traffic(net: &Net, stop: &AtomicBool, received: &AtomicU64) -> (BTreeMap<u32, Place>, BTreeSet<u32>) {
     let (mut passes, mut fails) = (BTreeMap::new(), BTreeSet::new());
-    let (mut number, mut round) = (1_000_000, 0u16);
+    let (mut number, mut round, mut lost) = (1_000_000, 0u16, 0u64);
     while !stop.load(Ordering::Relaxed) {
         let port = 1024 + round % 60_000;
         round = (round + 1) % 60_000;
@@ -72,8 +76,26 @@ fn traffic(net: &Net, stop: &AtomicBool) -> (BTreeMap<u32, Place>, BTreeSet<u32>
             send(6, true, (port, FAILS), false);
         }
         send(17, round % 2 == 0, (2_000 + round / 2 % LONG, 4242), true);
+        lost += until_received(passes.len() as u64 - lost, received, UNDER_WAY);
     }
+    until_received(passes.len() as u64 - lost, received, 0);
     (passes, fails)
+}
+
+/// Waits until all but so many of the sent packets were received. Returns the number of those that do not
+/// come.
+fn until_received(sent: u64, received: &AtomicU64, under_way: u64) -> u64 {
+    let begin = Instant::now();
+    loop {
+        let missing = sent.saturating_sub(received.load(Ordering::Relaxed));
+        if missing <= under_way {
+            return 0;
+        }
+        if begin.elapsed() > Duration::from_secs(5) {
+            return missing;
+        }
+        std::thread::sleep(Duration::from_micros(100));
+    }
 }
 
 fn puts(rng: &mut StdRng, changed: &mut u64) -> Vec<(String, Option<String>)> {
@@ -171,20 +193,23 @@ fn changes(seed: u64, count: u64) {
     policy.change(&rig, &[(key("policy/profile/p1/rules"), Some(closing.to_string()))]);
     net.receive_all(|_, _| {});
 
-    let stop = Arc::new(AtomicBool::new(false));
+    let (stop, received) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let sender = std::thread::spawn({
-        let (net, stop) = (Arc::clone(&net), Arc::clone(&stop));
-        move || traffic(&net, &stop)
+        let (net, stop, received) = (Arc::clone(&net), Arc::clone(&stop), Arc::clone(&received));
+        move || traffic(&net, &stop, &received)
     });
     let done = Arc::new(AtomicBool::new(false));
     let hearer = std::thread::spawn({
-        let (net, done) = (Arc::clone(&net), Arc::clone(&done));
+        let (net, done, received) = (Arc::clone(&net), Arc::clone(&done), Arc::clone(&received));
         move || {
             let mut seen: BTreeMap<u32, BTreeSet<Place>> = BTreeMap::new();
             loop {
                 let last = done.load(Ordering::Relaxed);
                 net.receive_all(|place, (number, _)| {
-                    seen.entry(number).or_default().insert(place.clone());
+                    // Each packet once, and none that is to be denied.
+                    if seen.entry(number).or_default().insert(place.clone()) {
+                        received.fetch_add(1, Ordering::Relaxed);
+                    }
                 });
                 if last {
                     return seen;

@@ -153,8 +153,9 @@ struct Round<'a> {
 }
 
 impl Round<'_> {
-    /// Sends new packets, then answers to some, then more packets of the same connections.
-    fn send(&self, rng: &mut StdRng, number: &mut u32) -> Vec<Sent> {
+    /// Sends new packets, then answers to some, then more packets of the same connections. Returns them, and
+    /// what has arrived so far.
+    fn send(&self, rng: &mut StdRng, number: &mut u32) -> (Vec<Sent>, Arrivals) {
         let mut connections = Connections::default();
         let mut all = Vec::new();
         while all.len() < PACKETS {
@@ -186,7 +187,9 @@ impl Round<'_> {
             .take(ANSWERED)
             .map(|sent| (sent.flow.clone(), final_packet(&sent.path)))
             .collect();
-        std::thread::sleep(Duration::from_millis(3));
+        // Connection tracking knows a connection once its first packet has passed.
+        let mut seen_packets = Arrivals::new();
+        self.arrive(&all, &mut seen_packets, Duration::from_millis(2));
         let mut answered = Vec::new();
         for (first, last) in chosen {
             let Some(from) = self.routes.place(last.dst) else { continue };
@@ -205,7 +208,7 @@ impl Round<'_> {
             }
             self.put(Sent { flow, path, source: Some(first.packet.dst), number: 0 }, number, &mut all);
         }
-        std::thread::sleep(Duration::from_millis(3));
+        self.arrive(&all, &mut seen_packets, Duration::from_millis(2));
         for first in answered {
             let flow = Flow { state: State::Established { reply: false }, ..first };
             let Some(path) = paths(self.policy, self.routes, std::slice::from_ref(&flow)).pop() else {
@@ -213,7 +216,14 @@ impl Round<'_> {
             };
             self.put(Sent { flow, path, source: None, number: 0 }, number, &mut all);
         }
-        all
+        (all, seen_packets)
+    }
+
+    /// Waits until all packets that should arrive have arrived, and so much longer. Returns their number.
+    fn arrive(&self, all: &[Sent], seen: &mut Arrivals, longer: Duration) -> usize {
+        let wanted = all.iter().filter(|sent| sent.wanted(self.routes).is_some()).count();
+        self.net.arrivals(seen, &all.iter().map(|sent| sent.number).collect(), wanted, longer);
+        wanted
     }
 
     fn put(&self, mut sent: Sent, number: &mut u32, all: &mut Vec<Sent>) {
@@ -283,9 +293,8 @@ impl Round<'_> {
     }
 
     /// Checks that the kernel agrees with the evaluator on each packet.
-    fn check_kernel(&self, all: &[Sent]) -> usize {
-        let wanted = all.iter().filter(|sent| sent.wanted(self.routes).is_some()).count();
-        let seen: Arrivals = self.net.arrivals(&all.iter().map(|sent| sent.number).collect(), wanted);
+    fn check_kernel(&self, all: &[Sent], mut seen: Arrivals) -> usize {
+        let wanted = self.arrive(all, &mut seen, Duration::from_millis(20));
         let none = BTreeMap::new();
         for sent in all {
             let (seen, wanted) = (seen.get(&sent.number).unwrap_or(&none), sent.wanted(self.routes));
@@ -334,9 +343,9 @@ fn agree(seed: u64, rounds: u64) {
         let what = format!("round {round}, seed {seed}");
         let round = Round { policy: &policy, rig: &rig, net: &net, routes: &routes, what };
         let before = round.counted();
-        let all = round.send(&mut rng, &mut number);
+        let (all, seen) = round.send(&mut rng, &mut number);
         let hits = round.check_rules(&all);
-        passed += round.check_kernel(&all);
+        passed += round.check_kernel(&all, seen);
         round.check_counters(&before, &hits);
         for sent in &all {
             let mut count = |kind, of: bool| *kinds.entry(kind).or_default() += usize::from(of);

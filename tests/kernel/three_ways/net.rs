@@ -188,11 +188,16 @@ impl Net {
         }
     }
 
-    /// Returns received packets, until all `wanted` arrived and a little longer, for packets that should not
-    /// have.
-    pub(crate) fn arrivals(&self, sent: &BTreeSet<u32>, wanted: usize) -> Arrivals {
-        let mut seen = Arrivals::new();
-        let mut until = Instant::now() + Duration::from_secs(2);
+    /// Adds received packets to `seen`, until all `wanted` arrived and so much longer, for packets that
+    /// should not have. Ends in any case after a time that no machine needs.
+    pub(crate) fn arrivals(
+        &self,
+        seen: &mut Arrivals,
+        sent: &BTreeSet<u32>,
+        wanted: usize,
+        longer: Duration,
+    ) {
+        let mut until = Instant::now() + Duration::from_secs(20);
         let mut complete = false;
         while Instant::now() < until {
             self.receive_all(|place, (number, ends)| {
@@ -202,11 +207,10 @@ impl Net {
             });
             if !complete && seen.len() >= wanted {
                 complete = true;
-                until = Instant::now() + Duration::from_millis(20);
+                until = Instant::now() + longer;
             }
             std::thread::sleep(Duration::from_millis(1));
         }
-        seen
     }
 
     /// Deletes all connections, so that translations start afresh.

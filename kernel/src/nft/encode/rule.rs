@@ -245,6 +245,7 @@ impl Encoded {
                 self.expr("notrack", |_| ());
                 self.verdict(NF_ACCEPT, None);
             }
+            Statement::NoTrack => self.expr("notrack", |_| ()),
             Statement::Unmark(bits) => self.mark(!bits, 0),
             Statement::Trace => {
                 self.expr("immediate", |w| {

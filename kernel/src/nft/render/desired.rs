@@ -150,6 +150,17 @@ impl DesiredTable {
                 edits.push(Edit::Elements { set: name, of: set.of, add, remove });
             }
         }
+        // The chains to which the elements of a deleted map lead may be deleted too.
+        for (name, (set, touched)) in self.gone.iter().filter(|(_, (set, _))| is_verdicts(set)) {
+            let mut written = set.elements.clone();
+            for (key, before) in touched {
+                match before {
+                    Some(before) => written.insert(key.clone(), before.clone()),
+                    None => written.remove(key),
+                };
+            }
+            later.push((Arc::clone(name), set.of, BTreeMap::new(), written));
+        }
         let touched = std::mem::take(&mut self.chains);
         let changed = |name: &Name| {
             touched.get(name).is_some_and(|before| self.table.chains.get(name) != before.as_ref())

@@ -8,7 +8,7 @@ use super::node::Node;
 use super::sets::Sets;
 use crate::nft::ir::{Chain, Field, Hook, Match, Name, Rule, Side, Statement};
 use crate::nft::maps;
-use tortie_engine::policy::{ChainId, Globals, Ruleset, SetId};
+use tortie_engine::policy::{ChainId, Globals, HostPolicy, Ruleset, SetId};
 
 /// Settings of the process, which are not in the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,6 +30,8 @@ pub(super) struct Frame<'a> {
     pub(super) passing: &'a BTreeSet<ChainId>,
     /// True if an endpoint may send from networks, by family (IPv4, IPv6).
     pub(super) wide: [bool; 2],
+    /// Host endpoint of all interfaces that have none of their own.
+    pub(super) all_interfaces: Option<&'a HostPolicy>,
 }
 
 impl Frame<'_> {

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use sha2::{Digest, Sha256};
+use tortie_config::resource::EndAction;
 use tortie_engine::policy::{ChainId, Direction, SetId, Source, Stages, Tier};
 
 use super::node::{Base, Denied, Fixed, Node, Ports, Usage};
@@ -34,13 +35,17 @@ impl NameHash {
     fn chain(self, id: &ChainId) -> Self {
         let hash = self.text(direction(id.direction));
         match &id.source {
-            Source::Policy { tier, name } => hash.texts(["policy", tier, name]),
+            Source::Policy { tier, name, .. } => hash.texts(["policy", tier, name]),
             Source::Profile(name) => hash.texts(["profile", name]),
         }
     }
 
     fn tier(self, tier: &Tier) -> Self {
-        tier.policies.iter().fold(self.texts(["tier", &tier.name]), Self::chain)
+        let hash = tier.policies.iter().fold(self.texts(["tier", &tier.name]), Self::chain);
+        match tier.end {
+            EndAction::Deny => hash,
+            EndAction::Pass => hash.text("pass"),
+        }
     }
 
     fn hex(self) -> String {
@@ -87,6 +92,13 @@ pub(super) fn chain(node: &Node) -> Name {
                 _ => format!("untracked-{}-{}", direction(*at), hash.hex()).into(),
             }
         }
+        Node::EarlyTier { chains, usage, direction: at } => {
+            let hash = chains.iter().fold(NameHash::new().text("tier"), NameHash::chain);
+            match usage {
+                Usage::PreDnat => format!("pre-dnat-tier-{}", hash.hex()).into(),
+                _ => format!("untracked-tier-{}-{}", direction(*at), hash.hex()).into(),
+            }
+        }
         Node::Denied(denied) => denied_chain(denied),
         Node::Fixed(fixed) => match fixed {
             Fixed::RawWorkload => "raw-workload",
@@ -111,6 +123,8 @@ pub(super) fn chain(node: &Node) -> Name {
                 Base::NatPostrouting => "nat-postrouting",
                 Base::InputFrom => "input-from",
                 Base::InputToHost => "input-to-host",
+                Base::HostForwardFrom => "host-forward-from",
+                Base::HostForwardTo => "host-forward-to",
                 Base::ForwardFrom => "forward-from",
                 Base::ForwardTo => "forward-to",
                 Base::Output => "output",
@@ -130,7 +144,7 @@ pub(super) fn rules(id: &ChainId, usage: Usage) -> Name {
         (_, Usage::PreDnat) => "pre-dnat",
     };
     let text = match &id.source {
-        Source::Policy { tier, name } => format!("{tier}.{name}"),
+        Source::Policy { tier, name, .. } => format!("{tier}.{name}"),
         Source::Profile(name) => name.to_string(),
     };
     named(&format!("{}-{kind}", direction(id.direction)), &text, NameHash::new().chain(id))
@@ -162,6 +176,8 @@ fn denied_chain(denied: &Denied) -> Name {
         Denied::Loopback => return "deny-loopback".into(),
         Denied::Inactive => return "inactive".into(),
         Denied::Ipip => return "deny-ipip".into(),
+        Denied::Vxlan => return "deny-vxlan".into(),
+        Denied::VxlanOfWorkload => return "deny-vxlan-of-workload".into(),
         Denied::ToHost => return "deny-to-host".into(),
         Denied::NoIpv6 => return "deny-ipv6".into(),
     };
@@ -180,6 +196,8 @@ pub(super) fn prefix(denied: &Denied) -> Box<str> {
         Denied::Loopback => ("out", "to loopback".to_owned()),
         Denied::Inactive => ("-", "inactive endpoint".to_owned()),
         Denied::Ipip => ("in", "IPIP from no host".to_owned()),
+        Denied::Vxlan => ("in", "VXLAN from no host".to_owned()),
+        Denied::VxlanOfWorkload => ("out", "VXLAN of a workload".to_owned()),
         Denied::ToHost => ("out", "to host".to_owned()),
         Denied::NoIpv6 => ("-", "no IPv6".to_owned()),
     };
@@ -190,7 +208,7 @@ pub(super) fn prefix(denied: &Denied) -> Box<str> {
         _ => NameHash::new().text(&text),
     };
     // Policy `b` of tier `a` and policy `a/b` would have the same text.
-    let doubtful = matches!(denied, Denied::Rule(ChainId { source: Source::Policy { tier, name }, .. }, _)
+    let doubtful = matches!(denied, Denied::Rule(ChainId { source: Source::Policy { tier, name, .. }, .. }, _)
         if tier.contains('/') || name.contains('/'));
     if text.len() <= 120 && text.chars().all(plain) && !doubtful {
         return text.into();
@@ -215,7 +233,7 @@ pub(super) fn set_hash(id: &SetId) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tortie_config::Selector;
+    use tortie_config::{Dialect, Selector};
 
     #[test]
     fn names_are_for_ever() {
@@ -230,7 +248,7 @@ mod tests {
     #[test]
     fn long_and_strange_names_stay_apart_and_in_their_bounds() {
         let id = |name: &str| ChainId {
-            source: Source::Policy { tier: "default".into(), name: name.into() },
+            source: Source::policy(Dialect::V1, "default", name),
             direction: Direction::Inbound,
         };
         let (a, b) = ("x".repeat(300) + "a", "x".repeat(300) + "b");
@@ -241,7 +259,7 @@ mod tests {
         assert_ne!(rules(&id(&a), Usage::Filter), rules(&id(&b), Usage::Filter));
         assert!(rules(&id(&a), Usage::Filter).len() < 128);
         assert_eq!(&*prefix(&Denied::Rule(id("web"), 3)), "tortie:in policy web rule 3");
-        let other = Source::Policy { tier: "a".into(), name: "b".into() };
+        let other = Source::policy(Dialect::V1, "a", "b");
         let other = ChainId { source: other, direction: Direction::Inbound };
         assert_ne!(prefix(&Denied::Rule(other, 3)), prefix(&Denied::Rule(id("a/b"), 3)));
     }

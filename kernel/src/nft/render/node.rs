@@ -23,6 +23,10 @@ pub(crate) enum Denied {
     Inactive,
     /// IPIP from a source that is no host of the cluster.
     Ipip,
+    /// VXLAN from a source that is no host of the cluster.
+    Vxlan,
+    /// VXLAN from a workload (`AllowVXLANPacketsFromWorkloads`).
+    VxlanOfWorkload,
     /// From a workload to its host (`DefaultEndpointToHostAction`).
     ToHost,
     /// IPv6 of a workload while `Ipv6Support` is off.
@@ -77,6 +81,9 @@ pub(super) enum Base {
     NatPostrouting,
     InputFrom,
     InputToHost,
+    /// Policies of host endpoints for forwarded packets; for a Calico 3 store only.
+    HostForwardFrom,
+    HostForwardTo,
     ForwardFrom,
     ForwardTo,
     Output,
@@ -98,6 +105,8 @@ pub(super) enum Node {
     Host { of: Stages, direction: Direction },
     /// Untracked or pre-DNAT policies of a host endpoint.
     Early { chains: Vec<ChainId>, usage: Usage, direction: Direction },
+    /// Those of one tier; returns if none decides.
+    EarlyTier { chains: Vec<ChainId>, usage: Usage, direction: Direction },
     /// Logs and drops.
     Denied(Denied),
     /// A fixed chain.

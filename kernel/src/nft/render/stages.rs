@@ -5,13 +5,17 @@
 //! tiers whose chain looks up the profiles, the cost would be quadratic: kernels that do not remember
 //! validated chains traverse the second map once per element of the first, in every transaction.)
 
+use std::collections::BTreeSet;
+
 use super::draft::{Draft, Frame};
 use super::node::{Denied, Fixed, Node, Ports, Usage};
 use super::{base, names, ranges};
 use crate::nft::ir::{Field, Log, Match, Rule, Side, Statement};
 use crate::nft::maps::Map;
-use tortie_config::resource::{Failsafe, PortRange};
-use tortie_engine::policy::{ChainId, Direction, Stages, Tier};
+use tortie_config::Dialect;
+use tortie_config::resource::{EndAction, Failsafe, PortRange};
+use tortie_engine::policy::{ChainId, Direction, Stages, Tier, early_tiers};
+use tortie_net::Cidr;
 
 /// Log lines per second for each chain that drops.
 const LOGGED_CHAINS: u32 = 10;
@@ -83,16 +87,14 @@ fn resolved_profiles(draft: &mut Draft, frame: &Frame<'_>) {
     }
 }
 
-/// Drafts the policies of a tier: returns if one of them passed, else drops.
+/// Drafts the policies of a tier: returns if one of them passed, else applies the end action, of which a pass
+/// returns too.
 pub(super) fn tier(tier: &Tier, direction: Direction, frame: &Frame<'_>) -> Draft {
     let mut draft = Draft::default();
-    for policy in &tier.policies {
-        draft.jump(Vec::new(), rules(policy, Usage::Filter));
-        if frame.passing.contains(policy) {
-            draft.rule(vec![Match::Marked(frame.pass())], Statement::UnmarkAndReturn(frame.pass()));
-        }
+    policies(&mut draft, &tier.policies, Usage::Filter, frame);
+    if tier.end == EndAction::Deny {
+        draft.goto(Vec::new(), Node::Denied(Denied::EndOfTier { tier: tier.name.clone(), direction }));
     }
-    draft.goto(Vec::new(), Node::Denied(Denied::EndOfTier { tier: tier.name.clone(), direction }));
     draft
 }
 
@@ -107,10 +109,30 @@ pub(super) fn early(chains: &[ChainId], usage: Usage, direction: Direction, fram
     };
     base::discovery(&mut draft, frame);
     failsafe_jump(&mut draft, ports, frame);
-    for chain in chains {
-        draft.jump(Vec::new(), rules(chain, usage));
+    for tier in early_tiers(frame.globals.dialect, chains) {
+        if frame.globals.dialect == Dialect::V3 {
+            draft.jump(Vec::new(), Node::EarlyTier { chains: tier.to_vec(), usage, direction });
+        } else {
+            tier.iter().for_each(|chain| draft.jump(Vec::new(), rules(chain, usage)));
+        }
     }
     draft
+}
+
+/// Drafts the untracked or pre-DNAT policies of a tier: returns if none decides, or one passed.
+pub(super) fn early_tier(chains: &[ChainId], usage: Usage, frame: &Frame<'_>) -> Draft {
+    let mut draft = Draft::default();
+    policies(&mut draft, chains, usage, frame);
+    draft
+}
+
+fn policies(draft: &mut Draft, chains: &[ChainId], usage: Usage, frame: &Frame<'_>) {
+    for policy in chains {
+        draft.jump(Vec::new(), rules(policy, usage));
+        if frame.passing.contains(policy) {
+            draft.rule(vec![Match::Marked(frame.pass())], Statement::UnmarkAndReturn(frame.pass()));
+        }
+    }
 }
 
 fn rules(id: &ChainId, usage: Usage) -> Node {
@@ -123,36 +145,44 @@ fn failsafe_jump(draft: &mut Draft, ports: Ports, frame: &Frame<'_>) {
     }
 }
 
-/// Returns the failsafe ports, with the side of the packet on which they are matched.
-fn open<'a>(ports: Ports, frame: &Frame<'a>) -> impl Iterator<Item = (Side, &'a [Failsafe])> {
+/// Returns the failsafe ports, with the side of the packet on which they are matched, and that of the other
+/// end.
+fn open<'a>(ports: Ports, frame: &Frame<'a>) -> impl Iterator<Item = (Side, Side, &'a [Failsafe])> {
     let (inbound, outbound) =
         (frame.globals.failsafe_inbound.as_slice(), frame.globals.failsafe_outbound.as_slice());
     let none: &[Failsafe] = &[];
-    let (to, replies) = match ports {
-        Ports::Inbound => (inbound, none),
-        Ports::Outbound => (outbound, none),
-        Ports::RawInbound => (inbound, outbound),
-        Ports::RawOutbound => (outbound, inbound),
+    let (to, replies, other_end) = match ports {
+        Ports::Inbound => (inbound, none, Side::Src),
+        Ports::Outbound => (outbound, none, Side::Dst),
+        Ports::RawInbound => (inbound, outbound, Side::Src),
+        Ports::RawOutbound => (outbound, inbound, Side::Dst),
     };
-    [(Side::Dst, to), (Side::Src, replies)].into_iter().filter(|(_, ports)| !ports.is_empty())
+    let all = [(Side::Dst, other_end, to), (Side::Src, other_end, replies)];
+    all.into_iter().filter(|(_, _, ports)| !ports.is_empty())
 }
 
 /// Drafts the chain of failsafe ports.
 pub(super) fn failsafe(ports: Ports, frame: &Frame<'_>) -> Draft {
     let mut draft = Draft::default();
-    for (side, list) in open(ports, frame) {
-        for (udp, number) in [(false, TCP), (true, UDP)] {
-            let of = list.iter().filter(|failsafe| failsafe.udp == udp);
+    for (side, other_end, list) in open(ports, frame) {
+        let nets: BTreeSet<Option<Cidr>> = list.iter().map(|failsafe| failsafe.net).collect();
+        let both = |net| [(net, false, TCP), (net, true, UDP)];
+        for (net, udp, number) in nets.into_iter().flat_map(both) {
+            let of = list.iter().filter(|failsafe| failsafe.udp == udp && failsafe.net == net);
             let of: Vec<PortRange> =
                 of.filter_map(|failsafe| PortRange::new(failsafe.port, failsafe.port)).collect();
             if of.is_empty() {
                 continue;
             }
+            let mut matches: Vec<Match> =
+                net.map(|net| Match::Family { v4: net.is_v4() }).into_iter().collect();
+            matches.push(Match::Protocol { not: false, number });
+            matches.push(Match::Port { side, not: false, ranges: ranges::merged_ports(&of) });
+            // A network without length contains all addresses of its family.
+            let net = net.filter(|net| net.len() > 0);
+            matches.extend(net.map(|net| Match::InNet { side: other_end, not: false, net }));
             draft.push(Rule {
-                matches: vec![
-                    Match::Protocol { not: false, number },
-                    Match::Port { side, not: false, ranges: ranges::merged_ports(&of) },
-                ],
+                matches,
                 counted: true,
                 statement: Statement::Accept,
                 comment: Some("failsafe".into()),

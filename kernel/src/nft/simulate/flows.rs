@@ -63,7 +63,7 @@ pub(crate) fn simulate(renderer: &Renderer, flows: &[Flow], routes: &Routes) -> 
         };
         Simulated {
             dropped: outcome.dropped.as_ref().map(|(chain, at)| (chain.to_string(), *at)),
-            packet: Packet { src, dst: outcome.packet.dst, protocol, ports, icmp },
+            packet: Packet { src, dst: outcome.packet.dst, protocol, ports: outcome.packet.ports, icmp },
             masqueraded,
             untracked: outcome.packet.state == Conn::Untracked,
             matched: outcome.counted.iter().filter_map(origin).collect(),

@@ -234,6 +234,10 @@ impl<'a> Traversal<'a> {
                 packet.state = Conn::Untracked;
                 Some(Terminal::Accept)
             }
+            Statement::NoTrack => {
+                packet.state = Conn::Untracked;
+                None
+            }
             Statement::Unmark(bits) => {
                 packet.mark &= !bits;
                 None

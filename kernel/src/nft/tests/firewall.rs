@@ -32,7 +32,7 @@ fn firewall() -> Firewall {
 
 fn first() -> [PolicyChange; 1] {
     let globals = Some(Arc::new(Globals::of(&Model::new("h1"))));
-    [PolicyChange { serial: 1, change: ChangeId(1), delta: RulesetDelta::default(), globals }]
+    [PolicyChange { serial: 1, change: ChangeId(1), delta: RulesetDelta::default(), globals, routings: None }]
 }
 
 /// Creates the table as owned by the socket: the kernel refuses writes by others.
@@ -107,7 +107,7 @@ fn a_host_endpoint_takes_the_place_of_another_that_allows_the_same() {
         touched.extend(model.apply(&put(3, &key("b"), value)).keys);
         let delta = engine.update(&model, &touched);
         assert_eq!(delta.endpoints.len(), 2);
-        let second = PolicyChange { serial: 2, change: ChangeId(2), delta, globals: None };
+        let second = PolicyChange { serial: 2, change: ChangeId(2), delta, globals: None, routings: None };
         firewall.accept(&[second], &network, &mut |_| ()).unwrap();
         assert!(firewall.settled() && firewall.hosts().len() == 1);
         assert_eq!(firewall.counts().refused, 0);
@@ -139,6 +139,7 @@ fn selectors_that_collide_under_a_hash_of_64_bits_have_sets_of_their_own_and_sto
                 change: ChangeId(serial),
                 delta: engine.update(&model, &touched),
                 globals: None,
+                routings: None,
             };
             firewall.accept(&[change], &network, &mut |_| ()).unwrap();
             assert!(firewall.settled() && firewall.problem().is_none(), "{selector}");

@@ -259,7 +259,10 @@ pub(in crate::nft) fn everything() -> Table {
     table.chains.insert("forward-from".into(), chain(hook(Kind::Filter, At::Forward, -1), statements));
     table.chains.insert(
         "raw-prerouting".into(),
-        chain(hook(Kind::Filter, At::Prerouting, -300), vec![statement(Statement::Untrack(0x20))]),
+        chain(
+            hook(Kind::Filter, At::Prerouting, -300),
+            vec![statement(Statement::NoTrack), statement(Statement::Untrack(0x20))],
+        ),
     );
     for (name, at) in [("input", At::Input), ("output", At::Output)] {
         table.chains.insert(name.into(), chain(hook(Kind::Filter, at, 1), Vec::new()));

@@ -4,6 +4,7 @@
 mod policy;
 mod resync;
 mod route_pipeline;
+mod vxlan;
 
 use std::collections::BTreeSet;
 use std::io;
@@ -15,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use tortie_net::{Cidr, ScopedAddr};
 
+use crate::arrival::{Arrival, ArrivalWatch};
 use crate::endpoints;
 use crate::facts::{ConnectedNetwork, KernelFact, Sink};
 use crate::fib::acks::Acks;
@@ -32,7 +34,7 @@ use crate::options::Mode;
 use crate::sysctl::{self, Changes, HostSysctl, HostSysctls};
 use crate::thread::burst::{PolicyWork, gather};
 use crate::thread::inbox::Inbox;
-use crate::thread::messages::ToKernel;
+use crate::thread::messages::{ArrivalReport, ToKernel};
 use crate::thread::monitor::EventQueue;
 use crate::thread::next_hop_damping::NextHopDamping;
 use crate::thread::policy_progress::PolicyProgress;
@@ -41,12 +43,15 @@ use crate::thread::state::{Pending, State, Written};
 use crate::thread::view::KernelView;
 use crate::worker::with_worker;
 use tortie_engine::routing::{Legs, TunnelIntent};
+use vxlan::{Reading, Vxlan};
 
 /// Interval of checks of the tunnel device if one is desired, in addition to notifications.
 const TUNNEL_EVERY: Duration = Duration::from_secs(1);
 /// First pause before failed requests are retried; it doubles up to `RETRY_LAST`.
 const RETRY_FIRST: Duration = Duration::from_secs(1);
 const RETRY_LAST: Duration = Duration::from_secs(30);
+/// Subject of a fault of the thread that waits for workloads.
+const ARRIVALS: &str = "live migration";
 /// Number of requests from which a worker thread sends them: fewer are done before a thread could start.
 const MANY: usize = 64;
 
@@ -63,6 +68,8 @@ pub(super) struct Thread {
     tunnel_due: Option<Instant>,
     /// The address that Tortie assigned to the tunnel device.
     tunnel_addr: Option<Ipv4Addr>,
+    ipip_problem: Option<String>,
+    vxlan: Vxlan,
     retry_due: Option<Instant>,
     retry_pause: Duration,
     comparisons: Timing,
@@ -73,6 +80,7 @@ pub(super) struct Thread {
     admission: Admission,
     policy: PolicyProgress,
     applier: endpoints::Applier,
+    arrivals: Arc<ArrivalWatch>,
     /// Next hops for which [`KernelFact::NextHopWithin`] was reported.
     reported_within: BTreeSet<ScopedAddr>,
     damping: NextHopDamping,
@@ -84,11 +92,11 @@ impl Thread {
     pub(super) fn new(
         state: State,
         inbox: Inbox,
-        writer: Socket,
-        reader: Socket,
+        (writer, reader): (Socket, Socket),
         event_queue: Arc<EventQueue>,
         sink: Sink,
         firewall: Firewall,
+        arrivals: Arc<ArrivalWatch>,
     ) -> Self {
         let now = Instant::now();
         Self {
@@ -101,6 +109,8 @@ impl Thread {
             iteration_start: now,
             tunnel_due: None,
             tunnel_addr: None,
+            ipip_problem: None,
+            vxlan: Vxlan::default(),
             retry_due: None,
             retry_pause: RETRY_FIRST,
             comparisons: Timing::new(now),
@@ -111,6 +121,7 @@ impl Thread {
             admission: Admission::default(),
             policy: PolicyProgress::default(),
             applier: endpoints::Applier::new(now),
+            arrivals,
             reported_within: BTreeSet::new(),
             damping: NextHopDamping::default(),
             connected: None,
@@ -147,7 +158,18 @@ impl Thread {
         let next_hops = self.damping.deadline();
         let (firewall, admission) = (self.firewall.due(), self.admission.due());
         let sysctls = self.sysctls.due();
-        let due = [self.tunnel_due, self.retry_due, firewall, admission, endpoints, held, next_hops, sysctls];
+        let vxlan = self.vxlan.due();
+        let due = [
+            self.tunnel_due,
+            vxlan,
+            self.retry_due,
+            firewall,
+            admission,
+            endpoints,
+            held,
+            next_hops,
+            sysctls,
+        ];
         due.into_iter().flatten().fold(self.comparisons.due, Instant::min)
     }
 
@@ -189,6 +211,13 @@ impl Thread {
                 done();
                 Ok(())
             }
+            ToKernel::Arrival(ArrivalReport(arrival)) => {
+                (self.sink)(match arrival {
+                    Arrival::Seen(endpoint) => KernelFact::Arrived(endpoint),
+                    Arrival::Problem(text) => KernelFact::Problem { about: ARRIVALS.into(), text },
+                });
+                Ok(())
+            }
             ToKernel::Events(_) | ToKernel::Stop => Ok(()),
         }
     }
@@ -206,6 +235,7 @@ impl Thread {
         }
         self.state.accept_intent(intent);
         self.check_tunnel()?;
+        self.check_vxlan(Reading::Known)?;
         self.follow_next_hops();
         self.flush()?;
         let failed = self.failed_blackholes();
@@ -273,6 +303,9 @@ impl Thread {
         if due.tunnel {
             self.check_tunnel()?;
         }
+        if due.vxlan || overruns > 0 {
+            self.check_vxlan(Reading::Afresh)?;
+        }
         if due.retry {
             self.state.table.retry();
         }
@@ -293,6 +326,10 @@ impl Thread {
         }
         if self.tunnel_due.is_some_and(|due| due <= now) {
             self.check_tunnel()?;
+            self.conclude()?;
+        }
+        if self.vxlan.due().is_some_and(|due| due <= now) {
+            self.check_vxlan(Reading::Known)?;
             self.conclude()?;
         }
         if self.sysctls.due().is_some_and(|due| due <= now) {
@@ -393,11 +430,20 @@ impl Thread {
             }
         };
         self.state.check_tunnel();
+        self.ipip_problem = problem;
+        self.report_tunnels();
+        Ok(())
+    }
+
+    /// Reports the faults of the tunnel devices, if they changed.
+    fn report_tunnels(&mut self) {
+        let problems: Vec<&str> =
+            self.ipip_problem.as_deref().into_iter().chain(self.vxlan.problem()).collect();
+        let problem = (!problems.is_empty()).then(|| problems.join("; "));
         if problem != self.state.tunnel_problem {
             self.state.tunnel_problem.clone_from(&problem);
             (self.sink)(KernelFact::TunnelProblem(problem));
         }
-        Ok(())
     }
 
     /// Repairs the tunnel device; returns the fault that remains.

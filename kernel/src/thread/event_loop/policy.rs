@@ -24,8 +24,9 @@ use crate::thread::view::KernelView;
 use crate::thread::workload_prefixes::own_interfaces;
 use tortie_engine::policy::{EndpointPolicy, RulesetDelta, host_endpoints};
 
-/// Limit for the delivery of a notification by the watch thread, unless it gets no processor time.
-const NOTIFIED_WITHIN: Duration = Duration::from_millis(100);
+/// Limit for the delivery of a notification by the watch thread. It takes a millisecond, on a host without
+/// free processors a tenth of a second.
+const NOTIFIED_WITHIN: Duration = Duration::from_millis(500);
 
 /// Maximum pause after a transaction; the pause is as long as the transaction took. Messages received
 /// meanwhile form one transaction. For each transaction the kernel validates all rules reachable through maps
@@ -96,6 +97,9 @@ impl Thread {
             if let Some(globals) = &change.globals {
                 self.state.endpoints.set_globals(globals);
             }
+            if let Some(routings) = &change.routings {
+                self.state.endpoints.set_routings(routings);
+            }
             for (key, endpoint) in &change.delta.endpoints {
                 self.state.endpoints.set_endpoint(key, endpoint.as_deref());
             }
@@ -117,7 +121,10 @@ impl Thread {
         if self.state.endpoints.follows_policy() {
             self.keep_sysctl(HostSysctl::FilterByDefault);
         }
-        self.applier.write(&mut self.state.endpoint_context(), &mut self.writer, &mut self.sink)
+        let moved =
+            self.applier.write(&mut self.state.endpoint_context(), &mut self.writer, &mut self.sink)?;
+        self.arrivals.set(self.state.endpoints.awaited());
+        Ok(moved)
     }
 
     /// Waits for notifications of interfaces that were created before their endpoints were written to the
@@ -210,7 +217,8 @@ impl Thread {
             && let Some((serial, change)) = self.policy.last
         {
             let delta = RulesetDelta::default();
-            self.enforce(&[Arc::new(PolicyChange { serial, change, delta, globals: Some(globals) })])?;
+            let globals = Some(globals);
+            self.enforce(&[Arc::new(PolicyChange { serial, change, delta, globals, routings: None })])?;
         }
         let Self { firewall, state, inbox, .. } = self;
         firewall.interfaces(&state.network, &mut |rules| inbox.answer_queries(&view(state, rules)))?;

@@ -27,6 +27,7 @@ impl Thread {
         self.state.endpoints.set_links(links.iter(), begin);
         self.state.network.replace_devices(links, addresses);
         self.state.check_tunnel();
+        self.state.find_vxlan_devices();
         if self.state.table.objects().enabled() {
             let (list, _) = dump::nexthops(&mut self.reader)?;
             let mut own: Vec<&Nexthop> = Vec::new();

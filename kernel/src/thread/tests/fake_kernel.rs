@@ -24,7 +24,8 @@ pub(super) const DEVICES: [u32; 2] = [1, 2];
 #[derive(Default)]
 pub(super) struct FakeKernel {
     pub(super) nexthops: BTreeMap<u32, Content>,
-    pub(super) routes: BTreeMap<Cidr, InstalledRoute>,
+    /// Tortie's routes, by prefix and metric.
+    pub(super) routes: BTreeMap<(Cidr, u32), InstalledRoute>,
     pub(super) foreign: BTreeSet<Cidr>,
     pub(super) down: BTreeSet<u32>,
     pub(super) requests: usize,
@@ -74,7 +75,7 @@ impl FakeKernel {
                 assert!(!used, "{id:#x} is deleted under a route or a group");
                 return if self.nexthops.remove(id).is_some() { Ok(()) } else { no(libc::ENOENT) };
             }
-            Request::PutRoute { prefix, content, put, .. } => {
+            Request::PutRoute { prefix, metric, content, put, .. } => {
                 let said = match content {
                     RouteContent::Blackhole => InstalledRoute::Blackhole,
                     RouteContent::Nexthop(id) if self.nexthops.contains_key(id) => {
@@ -89,18 +90,19 @@ impl FakeKernel {
                         InstalledRoute::Plain(legs.to_vec())
                     }
                 };
-                if self.foreign.contains(prefix) {
+                if self.foreign.contains(prefix) && *metric == MARKS.metric {
                     assert_eq!(*put, Put::Add, "{prefix}: a foreign route is replaced");
                     return no(libc::EEXIST);
                 }
-                if *put == Put::Add && self.routes.contains_key(prefix) {
+                let place = (*prefix, *metric);
+                if *put == Put::Add && self.routes.contains_key(&place) {
                     return no(libc::EEXIST);
                 }
-                self.routes.insert(*prefix, said);
+                self.routes.insert(place, said);
             }
             Request::DeleteRoute { prefix, metric, .. } => {
-                assert_eq!(*metric, MARKS.metric);
-                return if self.routes.remove(prefix).is_some() { Ok(()) } else { no(libc::ESRCH) };
+                let removed = self.routes.remove(&(*prefix, *metric));
+                return if removed.is_some() { Ok(()) } else { no(libc::ESRCH) };
             }
         }
         Ok(())
@@ -136,6 +138,12 @@ impl FakeKernel {
         );
     }
 
+    /// Returns a route of a prefix: its metric, and what it does.
+    pub(super) fn route_of(&mut self, prefix: Cidr) -> Option<(u32, &mut InstalledRoute)> {
+        let found = self.routes.range_mut((prefix, 0)..).next().filter(|((at, _), _)| *at == prefix)?;
+        Some((found.0.1, found.1))
+    }
+
     pub(super) fn nexthop_list(&self) -> FxHashMap<u32, Nexthop> {
         let one = |(id, content): (&u32, &Content)| {
             (*id, Nexthop { id: *id, protocol: MARKS.protocol, content: content.clone() })
@@ -144,19 +152,19 @@ impl FakeKernel {
     }
 
     pub(super) fn route_list(&self) -> Vec<Route> {
-        let one = |(prefix, said): (&Cidr, &InstalledRoute)| {
+        let one = |((prefix, metric), said): (&(Cidr, u32), &InstalledRoute)| {
             let (kind, nexthop, legs) = match said {
                 InstalledRoute::Blackhole => (RTN_BLACKHOLE, 0, SmallVec::new()),
                 InstalledRoute::Nexthop(id) => (RTN_UNICAST, *id, SmallVec::new()),
                 InstalledRoute::Plain(legs) => (RTN_UNICAST, 0, SmallVec::from_slice(legs)),
             };
-            own_route(*prefix, kind, nexthop, legs)
+            Route { metric: *metric, ..own_route(*prefix, kind, nexthop, legs) }
         };
         self.routes.iter().map(one).collect()
     }
 
-    /// Returns the effect on packets: the gateways of each prefix, `None` for a blackhole.
-    pub(super) fn meaning(&self) -> BTreeMap<Cidr, Option<BTreeSet<IpAddr>>> {
+    /// Returns the effect on packets: the gateways of each prefix and metric, `None` for a blackhole.
+    pub(super) fn meaning(&self) -> BTreeMap<(Cidr, u32), Option<BTreeSet<IpAddr>>> {
         let gateways = |id: &u32| match &self.nexthops[id] {
             Content::Single { gateway, .. } => vec![*gateway],
             Content::Group(members) => members
@@ -168,13 +176,13 @@ impl FakeKernel {
                 .collect(),
             Content::Other => vec![],
         };
-        let one = |(prefix, said): (&Cidr, &InstalledRoute)| {
+        let one = |(place, said): (&(Cidr, u32), &InstalledRoute)| {
             let said = match said {
                 InstalledRoute::Blackhole => None,
                 InstalledRoute::Nexthop(id) => Some(gateways(id).into_iter().collect()),
                 InstalledRoute::Plain(legs) => Some(legs.iter().filter_map(|l| l.gateway).collect()),
             };
-            (*prefix, said)
+            (*place, said)
         };
         self.routes.iter().map(one).collect()
     }

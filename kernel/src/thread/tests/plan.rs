@@ -17,12 +17,12 @@ use crate::fib::table::Table;
 use crate::intent::KernelIntent;
 use crate::netlink::event::Event;
 use crate::netlink::nexthop::{Content, Nexthop};
-use crate::netlink::route::{RTN_BLACKHOLE, RTN_UNICAST};
+use crate::netlink::route::{RTN_BLACKHOLE, RTN_UNICAST, Route};
 use crate::netlink::socket::Refusal;
 use crate::options::Mode;
 use crate::thread::state::{Pending, State};
 use tortie_engine::routing::ChangeId;
-use tortie_engine::routing::LearnedChange;
+use tortie_engine::routing::{Calico3View, LearnedChange, RoutingView};
 
 /// Device 1 has the network 192.0.1.0/24, device 2 has 192.0.2.0/24.
 fn fresh(nexthop_objects: bool) -> State {
@@ -154,11 +154,18 @@ fn next_hops(bits: u8) -> SmallVec<[ScopedAddr; 2]> {
     (0..4).filter(|i| bits & (1 << i) != 0).map(|i| all[i].parse().unwrap()).collect()
 }
 
+/// Returns the LOCAL_PREF of a learned route: two of them are those of workloads in a live migration.
+fn local_pref(bits: u8) -> Option<u32> {
+    [Some(2_147_482_623), Some(2_147_483_135), None].get(usize::from(bits >> 4)).copied().flatten()
+}
+
 /// The whole desired state.
 #[derive(Clone, Default)]
 struct Intent {
     learned: BTreeMap<u8, u8>,
     blackholes: BTreeSet<u8>,
+    /// True in a store of Calico 3, where learned routes have metrics of their own.
+    calico3: bool,
 }
 
 fn want(state: &mut State, wanted: &Intent, indexes: impl Iterator<Item = u8>) {
@@ -166,6 +173,7 @@ fn want(state: &mut State, wanted: &Intent, indexes: impl Iterator<Item = u8>) {
         .map(|i| LearnedChange {
             prefix: prefix(i),
             next_hops: next_hops(wanted.learned.get(&i).copied().unwrap_or_default()),
+            local_pref: local_pref(wanted.learned.get(&i).copied().unwrap_or_default()),
             change: ChangeId(0),
         })
         .collect();
@@ -173,12 +181,14 @@ fn want(state: &mut State, wanted: &Intent, indexes: impl Iterator<Item = u8>) {
 }
 
 fn intend(state: &mut State, wanted: &Intent) {
+    let calico3 = wanted.calico3.then(Calico3View::default);
     state.accept_intent(Arc::new(KernelIntent {
         generation: 1,
         change: ChangeId(0),
         blackholes: wanted.blackholes.iter().map(|i| (prefix(*i), ChangeId(0))).collect(),
         tunnel: None,
-        view: Arc::default(),
+        vxlan: Arc::default(),
+        view: Arc::new(RoutingView { calico3, ..RoutingView::default() }),
     }));
 }
 
@@ -196,7 +206,7 @@ enum Step {
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        6 => (0..4u8, 0..16u8).prop_map(|(p, h)| Step::Learn(p, h)),
+        6 => (0..4u8, 0..48u8).prop_map(|(p, h)| Step::Learn(p, h)),
         2 => (0..4u8, any::<bool>()).prop_map(|(p, b)| Step::Blackhole(p, b)),
         2 => (1..3u32, any::<bool>()).prop_map(|(d, up)| Step::Device(d, up)),
         1 => (0..4u8).prop_map(Step::StealRoute),
@@ -240,8 +250,9 @@ fn take(state: &mut State, fake: &mut FakeKernel, wanted: &mut Intent, step: &St
             state.event(Event::Link(link(device, up)), &mut due);
         }
         Step::StealRoute(p) => {
-            if fake.routes.remove(&prefix(p)).is_some() {
-                let route = own_route(prefix(p), RTN_UNICAST, 0, SmallVec::new());
+            if let Some((metric, _)) = fake.route_of(prefix(p)) {
+                fake.routes.remove(&(prefix(p), metric));
+                let route = Route { metric, ..own_route(prefix(p), RTN_UNICAST, 0, SmallVec::new()) };
                 state.event(Event::RouteGone { route, by: 77 }, &mut due);
             }
         }
@@ -253,16 +264,16 @@ fn take(state: &mut State, fake: &mut FakeKernel, wanted: &mut Intent, step: &St
             }
         }
         Step::ChangeRoute(p) => {
-            if let Some(said) = fake.routes.get_mut(&prefix(p)) {
+            if let Some((metric, said)) = fake.route_of(prefix(p)) {
                 *said = InstalledRoute::Blackhole;
-                let route = own_route(prefix(p), RTN_BLACKHOLE, 0, SmallVec::new());
+                let route = Route { metric, ..own_route(prefix(p), RTN_BLACKHOLE, 0, SmallVec::new()) };
                 state.event(Event::Route { route, replaces: true, by: 77 }, &mut due);
             }
         }
         Step::Foreign(p, true) => {
             // The foreign route replaces Tortie's.
             if fake.foreign.insert(prefix(p)) {
-                fake.routes.remove(&prefix(p));
+                fake.routes.remove(&(prefix(p), MARKS.metric));
                 state.event(
                     Event::Route { route: foreign_route(prefix(p)), replaces: true, by: 77 },
                     &mut due,
@@ -291,11 +302,14 @@ proptest! {
     /// that a fresh start would write, with no more objects than needed, and a restart writes nothing.
     #[test]
     fn incremental_equals_from_scratch(
-        steps in prop::collection::vec((step(), prop::collection::vec((0..4u8, 0..16u8), 0..6)), 1..40),
+        steps in prop::collection::vec((step(), prop::collection::vec((0..4u8, 0..48u8), 0..6)), 1..40),
         fates in prop::collection::vec(fate(), 0..80),
         nexthop_objects in prop::bool::weighted(0.8),
+        calico3 in any::<bool>(),
     ) {
-        let (mut state, mut fake, mut wanted) = (fresh(nexthop_objects), FakeKernel::default(), Intent::default());
+        let (mut state, mut fake) = (fresh(nexthop_objects), FakeKernel::default());
+        let mut wanted = Intent { calico3, ..Intent::default() };
+        intend(&mut state, &wanted);
         state.table.sweep();
         let mut fates = fates.into_iter();
         for (step, batches) in &steps {
@@ -318,8 +332,8 @@ proptest! {
 
         let (mut scratch, mut clean) = (fresh(nexthop_objects), FakeKernel::default());
         scratch.table.sweep();
-        want(&mut scratch, &wanted, 0..4);
         intend(&mut scratch, &wanted);
+        want(&mut scratch, &wanted, 0..4);
         settle(&mut scratch, &mut clean, &mut std::iter::empty());
         prop_assert_eq!(fake.meaning(), clean.meaning());
         prop_assert_eq!(fake.nexthops.len(), clean.nexthops.len(), "{:?}", fake.nexthops);
@@ -335,8 +349,8 @@ proptest! {
         }
         fake.route_list().iter().for_each(|r| again.table.load(r));
         let before = fake.requests;
-        want(&mut again, &wanted, 0..4);
         intend(&mut again, &wanted);
+        want(&mut again, &wanted, 0..4);
         settle(&mut again, &mut fake, &mut std::iter::empty());
         again.table.sweep();
         settle(&mut again, &mut fake, &mut std::iter::empty());
@@ -372,7 +386,7 @@ fn a_taken_id_is_left_alone_and_another_one_used() {
     take(&mut state, &mut fake, &mut wanted, &Step::Learn(0, 1));
     settle(&mut state, &mut fake, &mut std::iter::empty());
     assert_eq!(fake.nexthops[&MARKS.nexthop_base], strange);
-    assert_eq!(fake.routes[&prefix(0)], InstalledRoute::Nexthop(MARKS.nexthop_base + 1));
+    assert_eq!(fake.routes[&(prefix(0), MARKS.metric)], InstalledRoute::Nexthop(MARKS.nexthop_base + 1));
 }
 
 /// A group loses a member while it is not desired and its deletion was refused; then a batch desires it
@@ -382,7 +396,7 @@ fn an_object_that_nothing_wanted_is_put_right_when_it_is_wanted_again() {
     let (mut state, mut fake, mut wanted) = (fresh(true), FakeKernel::default(), Intent::default());
     take(&mut state, &mut fake, &mut wanted, &Step::Learn(0, 0b1010));
     settle(&mut state, &mut fake, &mut std::iter::empty());
-    let both = fake.meaning()[&prefix(0)].clone();
+    let both = fake.meaning()[&(prefix(0), MARKS.metric)].clone();
     let first = both.as_ref().and_then(|both| both.first().copied()).unwrap();
     // Requests: a nexthop, the route over it, the deletion of the unused group.
     take(&mut state, &mut fake, &mut wanted, &Step::Learn(0, 0b0100));
@@ -393,7 +407,7 @@ fn an_object_that_nothing_wanted_is_put_right_when_it_is_wanted_again() {
     settle(&mut state, &mut fake, &mut std::iter::empty());
     assert_eq!(fake.nexthops.values().filter(|c| matches!(c, Content::Group(_))).count(), 1);
     learn_on_heels(&mut state, &mut fake, &mut std::iter::empty(), &mut wanted, &[(1, 0b1010)]);
-    assert_eq!(fake.meaning()[&prefix(1)], both);
+    assert_eq!(fake.meaning()[&(prefix(1), MARKS.metric)], both);
 }
 
 #[test]
@@ -417,8 +431,8 @@ fn an_unchanged_blackhole_wins_over_a_learned_route() {
     take(&mut state, &mut fake, &mut wanted, &Step::Blackhole(1, true));
     take(&mut state, &mut fake, &mut wanted, &Step::Learn(1, 3));
     settle(&mut state, &mut fake, &mut std::iter::empty());
-    assert_eq!(fake.routes[&prefix(1)], InstalledRoute::Blackhole);
+    assert_eq!(fake.routes[&(prefix(1), MARKS.metric)], InstalledRoute::Blackhole);
     take(&mut state, &mut fake, &mut wanted, &Step::Blackhole(1, false));
     settle(&mut state, &mut fake, &mut std::iter::empty());
-    assert_eq!(fake.meaning()[&prefix(1)].as_ref().map(BTreeSet::len), Some(2));
+    assert_eq!(fake.meaning()[&(prefix(1), MARKS.metric)].as_ref().map(BTreeSet::len), Some(2));
 }

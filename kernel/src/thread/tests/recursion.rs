@@ -79,7 +79,7 @@ fn fresh() -> State {
 }
 
 fn learn(state: &mut State, prefix: Cidr, next_hops: SmallVec<[ScopedAddr; 2]>) {
-    state.learn(&[LearnedChange { prefix, next_hops, change: ChangeId(1) }]);
+    state.learn(&[LearnedChange { prefix, next_hops, local_pref: None, change: ChangeId(1) }]);
 }
 
 fn event(state: &mut State, event: Event) {
@@ -141,6 +141,7 @@ impl Origin {
         let change = |(prefix, hops): (&Cidr, &SmallVec<[ScopedAddr; 2]>)| LearnedChange {
             prefix: *prefix,
             next_hops: hops.clone(),
+            local_pref: None,
             change: ChangeId(1),
         };
         state.learn(&self.learned.iter().map(change).collect::<Vec<_>>());

@@ -167,6 +167,7 @@ impl KernelView<'_> {
         let own = self.own_covering(addr.addr());
         let ifindex = match own.as_ref().and_then(|route| route.hops.first()) {
             Some(Hop::Tunnel { .. }) => return Some(crate::fib::ipip_tunnel::DEVICE),
+            Some(Hop::Vxlan { remote }) => return Some(crate::vxlan::name(remote.is_ipv4())),
             Some(Hop::Plain { ifindex, .. }) => *ifindex,
             None => self.resolve(addr)?.ifindex,
         };

@@ -36,6 +36,8 @@ pub struct RouteState {
     pub condition: RouteCondition,
     /// True for a blackhole.
     pub blackhole: bool,
+    /// True for a route of the VXLAN, which the store demands.
+    pub vxlan: bool,
     /// Next hops, if a route is desired.
     pub hops: Vec<Hop>,
     /// ID of the nexthop object of the route in the kernel.
@@ -183,6 +185,7 @@ impl KernelView<'_> {
             condition: self.condition(prefix, entry)?,
             blackhole: entry.desired() == Desired::Blackhole
                 || (entry.actual() == Actual::Blackhole && matches!(entry.desired(), Desired::Nothing(_))),
+            vxlan: entry.is_vxlan(),
             hops: match entry.desired() {
                 Desired::Via(target, _) => self.state.table.objects().hops(target).to_vec(),
                 _ => Vec::new(),

@@ -21,6 +21,7 @@ impl Renderer {
             sets: &self.sets,
             passing: &self.passing,
             wide: self.endpoint_maps.wide(),
+            all_interfaces: self.all_interfaces(globals),
         };
         match node {
             Node::Rules { id, usage } => rules::draft(id, *usage, &frame),
@@ -29,6 +30,7 @@ impl Renderer {
             Node::Profiles { profiles, .. } => stages::profiles(profiles),
             Node::Host { of, direction } => stages::host(of, *direction, &frame),
             Node::Early { chains, usage, direction } => stages::early(chains, *usage, *direction, &frame),
+            Node::EarlyTier { chains, usage, .. } => stages::early_tier(chains, *usage, &frame),
             Node::Denied(denied) => stages::denied(denied, &frame),
             Node::Fixed(fixed) => base::fixed(*fixed, &frame),
             Node::Base(of, late) => base::base(*of, *late, &frame),
@@ -156,6 +158,7 @@ impl Renderer {
 mod tests {
     use super::*;
     use crate::nft::render::tests::{W1, policy, profile, renderer};
+    use tortie_config::resource::EndAction;
     use tortie_engine::policy::Stages;
 
     #[test]
@@ -179,7 +182,7 @@ mod tests {
         other.acquire(host("x"), &globals);
         assert!(other.name_collision().is_some());
         let mut other = renderer(&[W1]);
-        let tiers = |name: &str| vec![Tier { name: name.into(), policies: Vec::new() }];
+        let tiers = |name: &str| vec![Tier { name: name.into(), policies: Vec::new(), end: EndAction::Deny }];
         let node = Node::Tiers { tiers: tiers("y"), direction: Direction::Inbound };
         other.place(&names::tiers(&tiers("x"), Direction::Inbound), node, &globals);
         other.acquire_tiers(&tiers("x"), Direction::Inbound, &globals);

@@ -8,7 +8,10 @@ use crate::nft::ir::{SetKey, SetValue};
 use crate::nft::maps::Map;
 use crate::nft::render::node::{Denied, Fixed, Node, Usage};
 use crate::nft::render::ranges::uncovered;
-use tortie_engine::policy::{ChainId, Direction, EndpointPolicy, Globals, HostPolicy, WorkloadPolicy};
+use tortie_config::Dialect;
+use tortie_engine::policy::{
+    ALL_INTERFACES, ChainId, Direction, EndpointPolicy, Globals, HostPolicy, WorkloadPolicy,
+};
 
 impl Renderer {
     /// Removes a workload interface from the table.
@@ -71,12 +74,23 @@ impl Renderer {
         }
     }
 
+    /// Returns the host endpoint of all interfaces, to which the base chains lead.
+    pub(super) fn all_interfaces<'a>(&'a self, globals: &Globals) -> Option<&'a HostPolicy> {
+        let key = self.endpoint_maps.hosts.get(ALL_INTERFACES).filter(|_| globals.dialect == Dialect::V3)?;
+        match &**self.ruleset.endpoints.get(key)? {
+            EndpointPolicy::Host(host) => Some(host),
+            EndpointPolicy::Workload(_) => None,
+        }
+    }
+
     /// Updates an interface that a host endpoint covers or covered.
     pub(super) fn place_host(&mut self, interface: &str, globals: &Globals) {
         let policy =
             self.endpoint_maps.hosts.get(interface).and_then(|key| self.ruleset.endpoints.get(key)).cloned();
+        // The base chains lead to the host endpoint of all interfaces.
+        let of_all = globals.dialect == Dialect::V3 && interface == ALL_INTERFACES;
         let host = match policy.as_deref() {
-            Some(EndpointPolicy::Host(host)) => Some(host),
+            Some(EndpointPolicy::Host(host)) if !of_all => Some(host),
             _ => None,
         };
         let early = |of: fn(&HostPolicy) -> &Vec<ChainId>, usage, direction| {
@@ -100,6 +114,29 @@ impl Renderer {
                 of.map(|of| SetValue::Goto(self.acquire(Node::Host { of: of.clone(), direction }, globals)));
             self.set_element(map, interface, to);
         }
+        if globals.dialect == Dialect::V1 {
+            return;
+        }
+        for (map, direction, of) in [
+            (Map::HostForwardIn, inbound, host.map(|host| &host.forward_inbound)),
+            (Map::HostForwardOut, outbound, host.map(|host| &host.forward_outbound)),
+        ] {
+            let to = of.map(|tiers| SetValue::Goto(self.acquire_tiers(tiers, direction, globals)));
+            self.set_element(map, interface, to);
+        }
+    }
+
+    /// Removes all elements of the maps for a Calico 3 store.
+    pub(super) fn unplace_forward(&mut self) {
+        for map in Map::FORWARD {
+            let elements = self.desired.elements(&map.name());
+            let keys: Vec<SetKey> = elements.into_iter().flat_map(|all| all.keys().cloned()).collect();
+            for key in keys {
+                if let SetKey::Interface(interface) = key {
+                    self.set_element(map, &interface, None);
+                }
+            }
+        }
     }
 
     /// Sets or removes the map entry of an interface, and releases the chain of its previous entry.
@@ -121,7 +158,7 @@ impl Renderer {
         if !workload.active {
             return;
         }
-        for net in uncovered(workload.nets.iter().copied()) {
+        for net in uncovered(workload.sources().copied()) {
             let v4 = net.is_v4();
             let map = if net.is_host() { Map::From { v4 } } else { Map::FromNets { v4 } };
             if !net.is_host() {

@@ -5,9 +5,9 @@ mod endpoints;
 mod meaning;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 use std::sync::Arc;
 
+use tortie_config::Dialect;
 use tortie_config::resource::Action;
 use tortie_net::Cidr;
 
@@ -19,7 +19,10 @@ use super::node::{Base, Denied, Fixed, Node, Usage};
 use super::{desired, names, nat, ranges, sets};
 use crate::nft::ir::{Edit, Name, SetKey, SetValue, Table};
 use crate::nft::maps::Map;
-use tortie_engine::policy::{ChainId, Globals, HostInterfaces, Ruleset, RulesetDelta, SetChange, SetId};
+use tortie_engine::policy::{
+    ALL_INTERFACES, ChainId, End, Globals, HostInterfaces, Ruleset, RulesetDelta, SetChange, SetId,
+    VxlanRules,
+};
 
 /// Converts policy changes to changes of the table.
 #[derive(Debug, Clone)]
@@ -87,6 +90,7 @@ impl Renderer {
         for (id, change) in &delta.sets {
             stale.extend(self.sets.change(id, change, &mut self.ruleset, &mut self.desired));
         }
+        self.accept_port_sets(delta, &mut stale);
         self.accept_chains(delta, &mut stale);
         for (key, endpoint) in &delta.endpoints {
             let before = match endpoint {
@@ -106,6 +110,9 @@ impl Renderer {
         let Some(globals) = self.globals.clone() else { return };
         let wide = self.endpoint_maps.wide();
         touched.workloads.iter().for_each(|interface| self.place_workload(interface, &globals));
+        if globals.dialect == Dialect::V3 && touched.hosts.contains(ALL_INTERFACES) {
+            stale.extend(self.bases.iter().cloned());
+        }
         touched.hosts.iter().for_each(|interface| self.place_host(interface, &globals));
         if self.endpoint_maps.wide() != wide {
             stale.insert(names::chain(&Node::Fixed(Fixed::AntiSpoof)));
@@ -154,12 +161,16 @@ impl Renderer {
     /// Renders the same policy from nothing, with no edits pending; used after a name collision.
     pub(crate) fn rerender(&self, hosts: &HostInterfaces) -> Self {
         let mut anew = Self::new(self.options);
-        let Ruleset { sets, chains, endpoints } = &self.ruleset;
+        let Ruleset { sets, port_sets, chains, endpoints } = &self.ruleset;
         let set = |(id, members): (&SetId, &BTreeSet<Cidr>)| {
             (id.clone(), SetChange::New(members.iter().copied().collect()))
         };
         let delta = RulesetDelta {
             sets: sets.iter().map(set).collect(),
+            port_sets: port_sets
+                .iter()
+                .map(|(id, members)| (id.clone(), SetChange::New(members.clone())))
+                .collect(),
             chains: chains.iter().map(|(id, chain)| (id.clone(), Some(Arc::clone(chain)))).collect(),
             endpoints: endpoints
                 .iter()
@@ -190,6 +201,24 @@ impl Renderer {
 
     fn has_family(&self, v4: bool) -> bool {
         v4 || self.globals.as_ref().is_some_and(|globals| globals.ipv6)
+    }
+
+    /// Applies changed sets of named ports, and collects the chains in which they are written out.
+    fn accept_port_sets(&mut self, delta: &RulesetDelta, stale: &mut BTreeSet<Name>) {
+        if delta.port_sets.is_empty() {
+            return;
+        }
+        let sets = RulesetDelta { port_sets: delta.port_sets.clone(), ..RulesetDelta::default() };
+        sets.apply(&mut self.ruleset);
+        let uses = |end: &End| {
+            let sets = [&end.named_ports, &end.not_named_ports];
+            sets.into_iter().flatten().any(|set| delta.port_sets.contains_key(set))
+        };
+        for (id, chain) in &self.ruleset.chains {
+            if chain.rules.iter().any(|rule| uses(&rule.src) || uses(&rule.dst)) {
+                stale.extend(Usage::ALL.map(|usage| names::rules(id, usage)));
+            }
+        }
     }
 
     /// Applies changed chains, and collects the chains of the table that depend on them.
@@ -223,6 +252,13 @@ impl Renderer {
             let all = self.endpoint_maps.all();
             all.workloads.iter().for_each(|interface| self.unplace_workload(interface));
         }
+        let dialect = before.as_ref().map(|before| before.dialect);
+        if dialect != Some(globals.dialect) {
+            if dialect == Some(Dialect::V3) {
+                self.unplace_forward();
+            }
+            touched.hosts.extend(self.endpoint_maps.all().hosts);
+        }
         let now = Arc::new(globals.clone());
         self.globals = Some(Arc::clone(&now));
         self.fixed_sets(globals, before.as_deref());
@@ -235,6 +271,7 @@ impl Renderer {
             pools: BTreeSet::new(),
             masquerade: BTreeSet::new(),
             ipip_hosts: globals.ipip_hosts.as_ref().map(|_| BTreeSet::new()),
+            vxlan: globals.vxlan.clone().map(|vxlan| VxlanRules { hosts: BTreeSet::new(), ..vxlan }),
             set_size: 0,
             ..globals.clone()
         };
@@ -242,10 +279,15 @@ impl Renderer {
             return;
         }
         stale.extend(self.chains.names());
-        if before.is_none_or(|before| before.first != globals.first) {
+        let hooks = |globals: &Globals| (globals.first, globals.dialect);
+        if before.is_none_or(|before| hooks(&before) != hooks(globals)) {
             let late = !globals.first;
-            let bases = BASES.map(|(base, moves)| Node::Base(base, late && moves));
-            let bases = bases.into_iter().map(|node| self.acquire(node, &now)).collect();
+            let has = |base: &Base| {
+                globals.dialect == Dialect::V3 || !matches!(base, Base::HostForwardFrom | Base::HostForwardTo)
+            };
+            let bases = BASES.into_iter().filter(|(base, _)| has(base));
+            let bases = bases.map(|(base, moves)| Node::Base(base, late && moves));
+            let bases = bases.map(|node| self.acquire(node, &now)).collect();
             for name in std::mem::replace(&mut self.bases, bases) {
                 self.release(&name);
             }
@@ -259,6 +301,12 @@ impl Renderer {
                 self.fixed_set(map, Some(BTreeMap::new()));
             }
             self.fixed_set(Map::Workloads, Some(BTreeMap::new()));
+        }
+        for map in Map::FORWARD {
+            let on = globals.dialect == Dialect::V3;
+            if on != self.desired.has_set(map.text()) {
+                self.fixed_set(map, on.then(BTreeMap::new));
+            }
         }
         for v4 in [true, false] {
             let on = v4 || globals.ipv6;
@@ -279,12 +327,12 @@ impl Renderer {
             };
             self.fixed_set(Map::Pools { v4 }, on.then(|| nets(&globals.pools)));
             self.fixed_set(Map::Masquerade { v4 }, on.then(|| nets(&globals.masquerade)));
+            let vxlan = globals.vxlan.as_ref().filter(|vxlan| on && vxlan.is_used(v4));
+            self.fixed_set(Map::VxlanHosts { v4 }, vxlan.map(|vxlan| nets(&vxlan.hosts)));
         }
-        let hosts = globals
-            .ipip_hosts
-            .as_ref()
-            .map(|hosts| hosts.iter().map(|host| address(Cidr::host(IpAddr::V4(*host)))).collect());
-        self.fixed_set(Map::IpipHosts, hosts);
+        let hosts = globals.ipip_hosts.as_ref();
+        let hosts = hosts.map(|hosts| ranges::uncovered(hosts.iter().copied()).into_iter().map(address));
+        self.fixed_set(Map::IpipHosts, hosts.map(Iterator::collect));
     }
 
     fn fixed_set(&mut self, map: Map, elements: Option<BTreeMap<SetKey, SetValue>>) {
@@ -298,7 +346,7 @@ impl Renderer {
 }
 
 /// Base chains; `true` if `ChainInsertMode` places them before or after the rules of other programs.
-const BASES: [(Base, bool); 11] = [
+const BASES: [(Base, bool); 13] = [
     (Base::RawPrerouting, false),
     (Base::RawOutput, false),
     (Base::PreDnat, false),
@@ -307,6 +355,8 @@ const BASES: [(Base, bool); 11] = [
     (Base::NatPostrouting, false),
     (Base::InputFrom, true),
     (Base::InputToHost, true),
+    (Base::HostForwardFrom, false),
+    (Base::HostForwardTo, false),
     (Base::ForwardFrom, true),
     (Base::ForwardTo, true),
     (Base::Output, true),

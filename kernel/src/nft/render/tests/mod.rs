@@ -16,6 +16,7 @@ use crate::nft::simulate::interpret::{self, Conn, Route, check};
 use crate::nft::text;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use tortie_config::Dialect;
 use tortie_engine::model::Model;
 use tortie_engine::policy::{ChainId, Globals, HostInterfaces, Ruleset};
 use tortie_engine::policy::{Direction, Engine, Source, host_interfaces};
@@ -63,7 +64,7 @@ pub(in crate::nft) fn profile(name: &str) -> ChainId {
 }
 
 pub(in crate::nft) fn policy(tier: &str, name: &str) -> ChainId {
-    let source = Source::Policy { tier: tier.into(), name: name.into() };
+    let source = Source::policy(Dialect::V1, tier, name);
     ChainId { source, direction: Direction::Inbound }
 }
 
@@ -406,6 +407,7 @@ fn a_foreign_inside_address_is_left_alone() {
         interface: "cali1".parse().unwrap(),
         active: true,
         nets: vec!["10.0.0.0/30".parse().unwrap()],
+        spoofed_sources: Vec::new(),
         mac: None,
         nats: vec![([10, 0, 0, 9].into(), [192, 0, 2, 5].into())],
         inbound: tortie_engine::policy::Stages::default(),
@@ -579,12 +581,47 @@ fn ipip_comes_from_known_hosts_only() {
         lines(&renderer, "input-from")[..3],
         [
             "meta mark & 0x2000000 != 0 accept",
-            "meta nfproto ipv4 meta l4proto 4 ip saddr @ipip-hosts fib daddr type local accept",
+            "meta nfproto ipv4 meta l4proto 4 ip saddr @ipip-hosts-v4 fib daddr type local accept",
             "meta nfproto ipv4 meta l4proto 4 goto deny-ipip",
         ]
     );
     assert_eq!(
         lines(&renderer, "output")[2],
-        "meta nfproto ipv4 meta l4proto 4 ip daddr @ipip-hosts fib saddr type local accept"
+        "meta nfproto ipv4 meta l4proto 4 ip daddr @ipip-hosts-v4 fib saddr type local accept"
     );
+}
+
+#[test]
+fn vxlan_comes_from_known_hosts_only_and_is_not_tracked() {
+    let pool = ("/calico/v1/ipam/v4/pool/10.0.0.0-16", r#"{"cidr":"10.0.0.0/16","vxlan_mode":"always"}"#);
+    let keys = [
+        W1,
+        pool,
+        ("/calico/bgp/v1/host/h2/ip_addr_v4", "192.0.2.2"),
+        ("/calico/v1/config/Ipv6Support", "false"),
+        ("/calico/v1/host/h1/config/IPv4VXLANTunnelAddr", "10.0.4.1"),
+    ];
+    let on = renderer(&keys);
+    let udp = "meta nfproto ipv4 meta l4proto 17 th dport 4789";
+    assert_eq!(
+        lines(&on, "input-from")[1..3],
+        [
+            format!("{udp} ip saddr @vxlan-hosts-v4 fib daddr type local accept"),
+            format!("{udp} goto deny-vxlan"),
+        ]
+    );
+    let accepted = format!("{udp} ip daddr @vxlan-hosts-v4 fib saddr type local accept");
+    assert!(lines(&on, "output").contains(&accepted));
+    for (chain, side) in [("raw-prerouting", "daddr"), ("raw-output", "saddr")] {
+        let before_policy = format!("{udp} fib {side} type local notrack");
+        let lines = lines(&on, chain);
+        assert_eq!(lines.iter().rev().nth(1), Some(&before_policy), "{lines:?}");
+    }
+    assert_eq!(lines(&on, "forward-from-workload")[0], format!("{udp} goto deny-vxlan-of-workload"));
+    assert_eq!(
+        lines(&on, "nat-postrouting").pop().unwrap(),
+        r#"meta nfproto ipv4 oifname "vxlan.calico" ip saddr != 10.0.4.1 fib saddr type local masquerade"#
+    );
+    let allowed = [&keys[..], &[("/calico/v1/config/AllowVXLANPacketsFromWorkloads", "true")]].concat();
+    assert!(!lines(&renderer(&allowed), "forward-from-workload")[0].contains("4789"));
 }

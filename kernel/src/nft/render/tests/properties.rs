@@ -19,6 +19,7 @@ use crate::nft::simulate::interpret::{Conn, Masqueraded, Route, SimulatedOutcome
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
+use tortie_config::Dialect;
 use tortie_engine::policy::path::{self, Flow, Path, Place, Reason, Routes, Stage, State};
 use tortie_engine::policy::{ChainId, HostInterfaces, Ruleset};
 use tortie_engine::policy::{
@@ -213,7 +214,7 @@ fn in_order(renderer: &Renderer, chains: &[Name], packet: &Packet) -> (Option<bo
 }
 
 /// Checks that the chains of an endpoint give the same result as the policy engine.
-fn check_endpoint(renderer: &Renderer, endpoint: &EndpointPolicy, packet: &Packet) {
+fn check_endpoint(renderer: &Renderer, dialect: Dialect, endpoint: &EndpointPolicy, packet: &Packet) {
     let ruleset = renderer.ruleset();
     let run = |chain: Name| through(renderer.table(), &chain, sent(packet, None, Conn::New), &local());
     let both: [(&Stages, Direction); 2] = match endpoint {
@@ -241,7 +242,7 @@ fn check_endpoint(renderer: &Renderer, endpoint: &EndpointPolicy, packet: &Packe
                 continue;
             }
             let (end, outcome) = run(chain);
-            let expected = ruleset.decide_early(chains, packet);
+            let expected = ruleset.decide_early(dialect, chains, packet);
             // An undecided packet continues, which the end of a chain and `next-tier` express in two ways.
             let marked = outcome.packet.mark != 0;
             let end = if end == Some(true) && !marked { None } else { end };
@@ -266,7 +267,7 @@ proptest! {
         let renderer = whole(&world);
         for packet in &packets {
             for endpoint in world.endpoints.values() {
-                check_endpoint(&renderer, endpoint, packet);
+                check_endpoint(&renderer, world.globals.dialect, endpoint, packet);
             }
         }
     }
@@ -351,7 +352,7 @@ fn sources(renderer: &Renderer, interface: &str, v4: bool) -> Vec<IpAddr> {
 fn dropped_by(path: &Path) -> Option<Denied> {
     let step = path.steps.last().filter(|_| path.verdict == Verdict::Deny)?;
     let direction = match step.stage {
-        Stage::HostInbound | Stage::ToWorkload => Direction::Inbound,
+        Stage::HostInbound | Stage::ForwardInbound | Stage::ToWorkload => Direction::Inbound,
         _ => Direction::Outbound,
     };
     Some(match &step.reason {
@@ -366,6 +367,8 @@ fn dropped_by(path: &Path) -> Option<Denied> {
         Reason::Loopback => Denied::Loopback,
         Reason::Inactive => Denied::Inactive,
         Reason::UnknownTunnel => Denied::Ipip,
+        Reason::UnknownVxlan => Denied::Vxlan,
+        Reason::VxlanOfWorkload => Denied::VxlanOfWorkload,
         Reason::ToHost(_) => Denied::ToHost,
         Reason::NoIpv6 => Denied::NoIpv6,
         Reason::Invalid => return None,

@@ -3,6 +3,8 @@
 //! There is one entry per prefix, which is small, since there may be a million. Any change of either state
 //! marks the entry dirty; `plan` plans requests for dirty entries.
 
+pub(crate) mod vxlan;
+
 use std::collections::{BTreeMap, HashMap};
 
 use smallvec::SmallVec;
@@ -16,7 +18,18 @@ use crate::fib::nexthop_objects::NexthopObjects;
 use crate::fib::route_state::{Actual, Desired};
 use crate::netlink::route::{RTN_BLACKHOLE, RTN_UNICAST, Route};
 use crate::options::Marks;
-use tortie_engine::routing::{ChangeId, CoveringRoute, Hop, KernelRoute, Legs, Resolved};
+use tortie_engine::routing::{ChangeId, CoveringRoute, Hop, KernelRoute, Legs, Resolved, VxlanRoute};
+use vxlan::VxlanLinks;
+
+/// Route of a prefix that the store demands, and that counts more than a learned one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum StoredRoute {
+    None,
+    /// The blackhole of an own block.
+    Blackhole,
+    /// A route to another host over VXLAN, or to a neighbour.
+    Vxlan,
+}
 
 /// State of one prefix.
 #[derive(Debug, Clone, Copy)]
@@ -24,13 +37,15 @@ pub(crate) struct RouteEntry {
     learned: SetId,
     pub(super) desired: Desired,
     pub(super) actual: Actual,
-    blackhole: bool,
+    stored: StoredRoute,
     /// True if the route was found at the start and not learned again since.
     pub(super) stale: bool,
     dirty: bool,
     in_dump: bool,
     /// Lower half of the change that set `desired`; see [`Table::change_of`].
     change: u32,
+    /// Metric of the actual route; 0 for Tortie's usual one.
+    metric: u32,
 }
 
 impl RouteEntry {
@@ -42,6 +57,11 @@ impl RouteEntry {
     /// Returns the route in the kernel.
     pub(crate) fn actual(&self) -> Actual {
         self.actual
+    }
+
+    /// Returns true if the store demands a route over the VXLAN.
+    pub(crate) fn is_vxlan(&self) -> bool {
+        self.stored == StoredRoute::Vxlan
     }
 
     /// Returns true if the route was found at the start and not learned again since.
@@ -56,11 +76,12 @@ impl Default for RouteEntry {
             learned: NO_SET,
             desired: Desired::Nothing(None),
             actual: Actual::Absent,
-            blackhole: false,
+            stored: StoredRoute::None,
             stale: false,
             dirty: false,
             in_dump: false,
             change: 0,
+            metric: 0,
         }
     }
 }
@@ -78,6 +99,8 @@ pub(crate) struct Table {
     pub(super) failed: BTreeMap<Cidr, Box<str>>,
     /// Routes with Tortie's protocol and another metric, from an earlier configuration or by another process.
     pub(super) stray_routes: HashMap<(Cidr, u32), ()>,
+    /// Routes that one with another metric has replaced, and that must be deleted.
+    pub(super) superseded: Vec<(Cidr, u32)>,
     pub(super) swept: bool,
     /// True if the kernel contradicted the assumed actual state, so that a resync is needed.
     pub(super) needs_resync: bool,
@@ -86,6 +109,8 @@ pub(crate) struct Table {
     hop_sets: HopSets,
     reasons: Vec<&'static str>,
     blackholes: BTreeMap<Cidr, ChangeId>,
+    vxlan: BTreeMap<Cidr, VxlanRoute>,
+    vxlan_links: VxlanLinks,
     newest: ChangeId,
 }
 
@@ -98,6 +123,7 @@ impl Table {
             counts: RouteCounts::default(),
             failed: BTreeMap::new(),
             stray_routes: HashMap::new(),
+            superseded: Vec::new(),
             swept: false,
             needs_resync: false,
             drift_hold: DriftHold::default(),
@@ -105,6 +131,8 @@ impl Table {
             hop_sets: HopSets::default(),
             reasons: Vec::new(),
             blackholes: BTreeMap::new(),
+            vxlan: BTreeMap::new(),
+            vxlan_links: VxlanLinks::default(),
             newest: ChangeId::default(),
         }
     }
@@ -178,12 +206,14 @@ impl Table {
         let mut moved = Vec::new();
         let old = std::mem::replace(&mut self.blackholes, wanted.clone());
         for prefix in old.keys().filter(|p| !wanted.contains_key(p)) {
-            let slot = self.with_entry(*prefix, |e| e.blackhole = false);
+            let is_vxlan = self.vxlan.contains_key(prefix);
+            let other = if is_vxlan { StoredRoute::Vxlan } else { StoredRoute::None };
+            let slot = self.with_entry(*prefix, |e| e.stored = other);
             self.decide(slot, change, decide);
             moved.push(*prefix);
         }
         for (prefix, change) in wanted.iter().filter(|(p, _)| !old.contains_key(p)) {
-            let slot = self.with_entry(*prefix, |e| (e.blackhole, e.stale) = (true, false));
+            let slot = self.with_entry(*prefix, |e| (e.stored, e.stale) = (StoredRoute::Blackhole, false));
             self.decide(slot, *change, decide);
             moved.push(*prefix);
         }
@@ -207,8 +237,13 @@ impl Table {
     /// Returns the desired route of an entry, for resolving addresses it covers; `None` if no Tortie route is
     /// desired. A stale route resolves as before the restart, as it forwards packets.
     pub(crate) fn covering_route(&self, entry: &RouteEntry) -> Option<CoveringRoute<'_>> {
-        if entry.blackhole {
-            return Some(CoveringRoute::Foreign(Legs::new()));
+        match (entry.stored, entry.desired) {
+            (StoredRoute::None, _) => {}
+            (StoredRoute::Vxlan, Desired::Via(target, _)) => {
+                let way = self.objects.hops(target).first().and_then(|hop| self.way(hop));
+                return Some(CoveringRoute::Foreign(way.into_iter().collect()));
+            }
+            _ => return Some(CoveringRoute::Foreign(Legs::new())),
         }
         let learned = self.hop_sets.get(entry.learned).map(CoveringRoute::Learned);
         learned.or_else(|| self.stale_way(entry).map(|way| CoveringRoute::Foreign(Legs::from_elem(way, 1))))
@@ -221,22 +256,35 @@ impl Table {
             Actual::Nexthop(id) => self.objects.first_way(id)?,
             Actual::Plain(target) => self.objects.hops(target).iter().find_map(|hop| match hop {
                 Hop::Plain { gateway, ifindex } => Some((*ifindex, *gateway)),
-                Hop::Tunnel { .. } => None,
+                Hop::Tunnel { .. } | Hop::Vxlan { .. } => None,
             })?,
             _ => return None,
         };
         Some(Resolved { ifindex, gateway: Some(gateway), metric: self.marks.metric })
     }
 
-    /// Sets the learned next hops of a prefix; no hops means withdrawn. `true` if they changed.
+    /// Returns interface and gateway of a hop; `None` if it is a tunnel without its device.
+    fn way(&self, hop: &Hop) -> Option<Resolved> {
+        let (ifindex, gateway) = match *hop {
+            Hop::Plain { gateway, ifindex } => (ifindex, gateway),
+            Hop::Tunnel { remote } => (self.objects.tunnels().of(hop)?, remote.into()),
+            Hop::Vxlan { remote } => (self.objects.tunnels().of(hop)?, remote),
+        };
+        Some(Resolved { ifindex, gateway: Some(gateway), metric: self.marks.metric })
+    }
+
+    /// Sets the learned next hops of a prefix, and the metric of its route, 0 for Tortie's usual one; no hops
+    /// means withdrawn. `true` if they changed.
     pub(crate) fn learn(
         &mut self,
         prefix: Cidr,
         hops: &[ScopedAddr],
+        metric: u32,
         change: ChangeId,
         decide: &mut Decide<'_>,
     ) -> bool {
-        let set = if hops.is_empty() { NO_SET } else { self.hop_sets.acquire(hops) };
+        let metric = if metric == self.marks.metric { 0 } else { metric };
+        let set = if hops.is_empty() { NO_SET } else { self.hop_sets.acquire(hops, metric) };
         let mut old = NO_SET;
         let slot = self.with_entry(prefix, |e| {
             old = std::mem::replace(&mut e.learned, set);
@@ -276,8 +324,10 @@ impl Table {
 
     fn decide(&mut self, slot: Slot, change: ChangeId, decide: &mut Decide<'_>) {
         let Some((prefix, entry)) = self.entries.get_slot(slot).copied() else { return };
-        let want = if entry.blackhole {
+        let want = if entry.stored == StoredRoute::Blackhole {
             Desired::Blackhole
+        } else if entry.stored == StoredRoute::Vxlan {
+            self.decide_vxlan(&prefix)
         } else if let Some(hops) = self.hop_sets.get(entry.learned) {
             match decide(prefix, hops) {
                 KernelRoute::Via { hops, reason } if !hops.is_empty() => {
@@ -323,6 +373,40 @@ impl Table {
         ChangeId(self.newest.0.wrapping_sub(before))
     }
 
+    /// Returns the metric that the route of an entry must have.
+    pub(crate) fn desired_metric(&self, entry: &RouteEntry) -> u32 {
+        match desired_metric(&self.hop_sets, entry) {
+            0 => self.marks.metric,
+            metric => metric,
+        }
+    }
+
+    /// Returns the metric of the route of an entry in the kernel.
+    pub(super) fn actual_metric(&self, entry: &RouteEntry) -> u32 {
+        if entry.metric == 0 { self.marks.metric } else { entry.metric }
+    }
+
+    /// Returns true if Tortie's route of a prefix has this metric, or will have it.
+    pub(crate) fn is_metric_of(&self, prefix: &Cidr, metric: u32) -> bool {
+        let of = |entry: &RouteEntry| match entry.actual.is_there() {
+            true => self.actual_metric(entry),
+            false => self.desired_metric(entry),
+        };
+        self.entries.get(prefix).map_or(self.marks.metric, of) == metric
+    }
+
+    /// Records that the route of an entry was written with a metric. One with another metric is superseded.
+    pub(super) fn set_metric(&mut self, slot: Slot, metric: u32) {
+        let Some((prefix, entry)) = self.entries.get_slot(slot).copied() else { return };
+        let before = self.actual_metric(&entry);
+        if entry.actual.is_there() && before != metric {
+            self.superseded.push((prefix, before));
+        }
+        self.stray_routes.remove(&(prefix, metric));
+        let metric = if metric == self.marks.metric { 0 } else { metric };
+        self.change(slot, |entry| entry.metric = metric);
+    }
+
     fn with_entry(&mut self, prefix: Cidr, change: impl FnOnce(&mut RouteEntry)) -> Slot {
         let slot = self.entries.find_or_add(prefix);
         self.change(slot, change);
@@ -339,9 +423,9 @@ impl Table {
     fn change<T>(&mut self, slot: Slot, change: impl FnOnce(&mut RouteEntry) -> T) -> Option<T> {
         let objects = self.objects.enabled();
         let entry = self.entries.at_mut(slot)?;
-        let before = RouteClass::of(entry.desired, entry.actual, entry.stale, objects);
+        let before = class(&self.hop_sets, entry, objects);
         let result = change(entry);
-        let after = RouteClass::of(entry.desired, entry.actual, entry.stale, objects);
+        let after = class(&self.hop_sets, entry, objects);
         self.counts.moved(before, after);
         Some(result)
     }
@@ -374,20 +458,22 @@ impl Table {
         }
         let known = self.read(route);
         let slot = self.with_entry(route.prefix, |e| e.stale = true);
+        self.set_metric(slot, route.metric);
         self.set_actual(slot, known);
     }
 
     /// Compares a route from a later dump; returns true if it differs from the assumed state.
     pub(crate) fn compare(&mut self, route: &Route) -> bool {
-        if route.metric != self.marks.metric || route.tos != 0 {
-            let news = !self.stray_routes.contains_key(&(route.prefix, route.metric));
-            return self.add_stray(route) && news;
+        let news = !self.stray_routes.contains_key(&(route.prefix, route.metric));
+        if self.add_stray(route) {
+            return news;
         }
         let known = self.read(route);
         let mut before = Actual::Absent;
         let slot = self.with_entry(route.prefix, |e| (e.in_dump, before) = (true, e.actual));
         let differs = before != known;
         if differs {
+            self.set_metric(slot, route.metric);
             self.set_actual(slot, known);
             self.mark(slot);
         } else {
@@ -460,8 +546,12 @@ impl Table {
         lost.len()
     }
 
+    /// Returns true if a route is none that an entry may have: it has a type of service, or the entry has one
+    /// with another metric.
     fn add_stray(&mut self, route: &Route) -> bool {
-        let stray = route.metric != self.marks.metric || route.tos != 0;
+        let entry = self.entries.get(&route.prefix).filter(|entry| entry.actual.is_there());
+        let other = entry.is_some_and(|entry| self.actual_metric(entry) != route.metric);
+        let stray = other || route.tos != 0;
         if stray && route.tos == 0 {
             self.stray_routes.insert((route.prefix, route.metric), ());
         }
@@ -504,9 +594,10 @@ impl Table {
     /// Returns true if the kernel has the desired route, or a route kept until the sweep.
     pub(crate) fn is_in_sync(&self, entry: &RouteEntry) -> bool {
         match (entry.desired, entry.actual) {
-            (Desired::Nothing(_), Actual::Absent | Actual::Lost)
-            | (Desired::Blackhole, Actual::Blackhole) => true,
+            (Desired::Nothing(_), Actual::Absent | Actual::Lost) => true,
             (Desired::Nothing(_), _) => entry.stale,
+            _ if self.actual_metric(entry) != self.desired_metric(entry) => false,
+            (Desired::Blackhole, Actual::Blackhole) => true,
             (Desired::Via(t, _), Actual::Nexthop(id)) => {
                 self.objects.enabled() && self.objects.expresses(id, t)
             }
@@ -571,15 +662,30 @@ impl Table {
     pub(crate) fn tidy(&mut self, slot: Slot) {
         if let Some((prefix, e)) = self.entries.get_slot(slot)
             && e.learned == NO_SET
-            && !e.blackhole
+            && e.stored == StoredRoute::None
             && !e.dirty
             && !e.actual.is_there()
         {
             self.failed.remove(prefix);
-            self.counts.gone(RouteClass::of(e.desired, e.actual, e.stale, self.objects.enabled()));
+            self.counts.gone(class(&self.hop_sets, e, self.objects.enabled()));
             self.entries.remove(slot);
         }
     }
+}
+
+/// Returns the metric that the route of an entry must have; 0 for Tortie's usual one.
+fn desired_metric(hop_sets: &HopSets, entry: &RouteEntry) -> u32 {
+    if entry.stored == StoredRoute::None { hop_sets.metric(entry.learned) } else { 0 }
+}
+
+/// Classifies an entry; `objects` is true if routes use nexthop objects.
+#[inline]
+fn class(hop_sets: &HopSets, entry: &RouteEntry, objects: bool) -> RouteClass {
+    let is_wanted = !matches!(entry.desired, Desired::Nothing(_));
+    if is_wanted && entry.actual.is_there() && entry.metric != desired_metric(hop_sets, entry) {
+        return RouteClass::Different;
+    }
+    RouteClass::of(entry.desired, entry.actual, entry.stale, objects)
 }
 
 #[cfg(test)]
@@ -588,18 +694,18 @@ mod tests {
 
     #[test]
     fn an_entry_is_small_and_knows_its_change_beyond_four_billion() {
-        assert!(size_of::<RouteEntry>() <= 28, "there may be a million: {}", size_of::<RouteEntry>());
+        assert!(size_of::<RouteEntry>() <= 32, "there may be a million: {}", size_of::<RouteEntry>());
         let mut table = Table::new(Marks { protocol: 179, metric: 1790, nexthop_base: 0x5400_0000 }, true);
         let decide: &mut Decide<'_> = &mut |_, _| KernelRoute::Withheld { reason: "unresolved" };
         let hop: ScopedAddr = "192.0.2.9".parse().unwrap();
         let [a, b, c] = ["10.0.0.0/26", "10.0.0.64/26", "10.0.0.128/26"].map(|p| p.parse::<Cidr>().unwrap());
         let change = |table: &Table, p: &Cidr| table.change_of(table.entries.get(p).unwrap()).0;
-        table.learn(a, &[hop], ChangeId(u64::from(u32::MAX) - 1), decide);
-        table.learn(b, &[hop], ChangeId((1 << 32) + 7), decide);
+        table.learn(a, &[hop], 0, ChangeId(u64::from(u32::MAX) - 1), decide);
+        table.learn(b, &[hop], 0, ChangeId((1 << 32) + 7), decide);
         assert_eq!(change(&table, &a), u64::from(u32::MAX) - 1);
         assert_eq!(change(&table, &b), (1 << 32) + 7);
         // Learning the same again changes nothing; another decision does.
-        table.learn(b, &[hop], ChangeId((1 << 32) + 8), decide);
+        table.learn(b, &[hop], 0, ChangeId((1 << 32) + 8), decide);
         assert_eq!(change(&table, &b), (1 << 32) + 7);
         let other: &mut Decide<'_> = &mut |_, _| KernelRoute::Withheld { reason: "no-tunnel" };
         table.decide_again(&|_| true, ChangeId((1 << 32) + 9), other);
