@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use crate::agent::logging::format::LogForm;
 use crate::api::MetricsPage;
-use crate::plugins::{attach, docker};
+use crate::plugins::{attach, cni, docker};
 use tortie_kernel::Namespaces;
 
 /// Value of `--kernel` and `--policy`: extent to which the agent manages the kernel.
@@ -173,6 +173,10 @@ pub struct Settings {
     /// File for the last good state of the store [default: /var/lib/tortie/cache.json]
     #[arg(long, value_name = "PATH", env = "TORTIE_CACHE")]
     pub cache: Option<PathBuf>,
+    /// File for the MTU of workloads, which CNI plugins read on a store of Calico 3 [default:
+    /// /var/lib/calico/mtu]
+    #[arg(long, value_name = "PATH", env = "TORTIE_MTU_FILE")]
+    pub mtu_file: Option<PathBuf>,
     /// This host's IPv4 address: auto, none or ADDR/LEN [default: from the store, else auto]
     #[arg(long, value_name = "CHOICE", env = "TORTIE_IP4")]
     pub ip4: Option<AddressChoice>,
@@ -249,6 +253,12 @@ impl Settings {
         self.cache.clone().unwrap_or_else(|| PathBuf::from(CACHE_PATH))
     }
 
+    /// Returns the path of the file with the MTU of workloads.
+    #[must_use]
+    pub fn mtu_file(&self) -> PathBuf {
+        self.mtu_file.clone().unwrap_or_else(|| PathBuf::from(cni::MTU_FILE))
+    }
+
     /// Reads the settings file: TOML, with the flags' names without leading dashes as keys.
     ///
     /// # Errors
@@ -292,6 +302,7 @@ impl Settings {
             policy: self.policy.or(weaker.policy),
             bird_socket: if self.bird_socket.is_empty() { weaker.bird_socket } else { self.bird_socket },
             cache: self.cache.or(weaker.cache),
+            mtu_file: self.mtu_file.or(weaker.mtu_file),
             ip4: self.ip4.or(weaker.ip4),
             ip6: self.ip6.or(weaker.ip6),
             docker: self.docker.or(weaker.docker),

@@ -44,6 +44,7 @@ pub use crate::agent::controllers::evidence::evidence;
 pub use crate::agent::health::problems::is_skewed;
 pub use crate::agent::logging::format::LogForm;
 pub use crate::agent::process::allocator::SystemAllocator;
+pub use crate::agent::process::host::router_id;
 pub use crate::agent::process::sandbox::{HELPER as NAMESPACE_HELPER, enter_namespaces};
 pub use config::{AddressChoice, CACHE_PATH, HttpChoice, ModeChoice, Settings};
 pub use event_loop::{AgentError, AgentOptions, run};

@@ -247,6 +247,7 @@ fn subject(input: &Input) -> String {
         Input::FeedIdle => "store: what was read is acted on".to_owned(),
         Input::StoreTimeout => "store: no answer in time".to_owned(),
         Input::Attached(routes) => format!("kernel: {}", counted(routes.len(), "attached address")),
+        Input::MigrationsDue => "a live migration has converged".to_owned(),
         Input::Twin(Some(machine)) => machine.clone(),
         Input::Twin(None) => "no other machine runs under this name".to_owned(),
         Input::Accept => "an operator accepts the store as it is".to_owned(),
@@ -256,6 +257,7 @@ fn subject(input: &Input) -> String {
         Input::TunnelAddress(_) => "the tunnel address was looked after".to_owned(),
         Input::IpamGc(_) => "leaked addresses were looked for".to_owned(),
         Input::PoolUsage(_) => "pools were counted".to_owned(),
+        Input::MtuFile(_) => "the MTU of workloads was written".to_owned(),
         Input::HostChecks(found) => format!("the host checks found {}", counted(found.len(), "problem")),
         Input::Hosts { hosts, .. } => format!("{} with agents", counted(hosts.len(), "host")),
     }

@@ -96,8 +96,8 @@ codes! {
     /// Problems, the most severe first.
     PROBLEMS Warning:
     CALICO_3 "calico-3"
-        "The store belongs to Calico 3. Tortie works on Calico's v1 data model, so it writes, allocates and programs nothing there.",
-        "tortie agent --kernel observe, which compares without writing; or name a v1 store with --datastore";
+        "The data model of the store changed while the agent ran (Calico 3's objects appeared, or are gone); or this command does not write a store of Calico 3.",
+        "tortie store ls /calico/resources/v3/, and tortie store accept, if the store is right as it is";
     DUPLICATE_NODE "duplicate-node"
         "Another machine runs an agent under this host's name.",
         "tortie status --all-nodes, and another --node NAME on one of the two machines";
@@ -189,7 +189,7 @@ codes! {
         "An endpoint of this host is not in its desired state.",
         "tortie endpoint show {}";
     TUNNEL "tunnel"
-        "The IPIP tunnel that a pool needs cannot be created.",
+        "A tunnel that a pool needs, IPIP or VXLAN, cannot be created.",
         "tortie doctor";
     TUNNEL_ADDRESS "tunnel-address"
         "This host gets no address in the tunnel.",
@@ -206,6 +206,12 @@ codes! {
     INVALID_VALUE "invalid-value"
         "A value in the store cannot be read; that object keeps its last good value, or denies.",
         "tortie store validate";
+    UNSUPPORTED_SETTING "unsupported-setting"
+        "An object of Calico 3 asks for something that Tortie does not do; what it concerns stays closed, or as it was.",
+        "tortie store get {}";
+    SETTING_NOT_IN_FORCE "setting-not-in-force"
+        "A member of a Calico 3 object has no effect on this host, although Calico would give it one.",
+        "tortie store get {}";
     CONNTRACK_FULL "conntrack-full"
         "The table of connections is nearly full, or full: new connections are dropped.",
         "tortie doctor";
@@ -239,6 +245,9 @@ codes! {
     CACHE_FILE "cache-file"
         "The cache on disk cannot be written: after a restart without the store the agent would run from an older state.",
         "journalctl -u tortie";
+    MTU_FILE "mtu-file"
+        "The file with the MTU of workloads, which CNI plugins read on a store of Calico 3, cannot be written.",
+        "journalctl -u tortie";
     LOG_FILE "log-file"
         "The log file cannot be written; the log goes to the screen only.",
         "tortie store ls /calico/v1/config/LogFilePath";
@@ -271,6 +280,12 @@ codes! {
     UNREAD "unread"
         "A member of a value, a setting or a key that Tortie does not read: it may be misspelt.",
         "tortie store validate";
+    SETTING_NOTED "setting-noted"
+        "A member of a Calico 3 object works in another way than with Calico.",
+        "tortie store get {}";
+    DUPLICATE_POLICY "duplicate-policy"
+        "Two policies of a Calico 3 store have one name for its clients, with and without `default.`, and both are in force.",
+        "tortie policy list";
     FILTER_UNREADABLE "filter-unreadable"
         "A peer names a filter that never had a valid value: only the blocks of this host pass.",
         "tortie store validate";
@@ -283,6 +298,9 @@ codes! {
     NETWORK_OF_ONE_ADDRESS "network-of-one-address"
         "The network of this host is one address, so that a cross-subnet pool tunnels to every host.",
         "tortie node list -o wide";
+    VXLAN_NO_ROUTE "vxlan-no-route"
+        "Addresses of a VXLAN pool are not reached: their host has no end of the tunnel, or the route would cut hosts off.",
+        "tortie why route {}";
     NAT_LEFT_OUT "nat-left-out"
         "A floating address maps to an address that its endpoint does not have; the mapping is left out.",
         "tortie store get {}";
@@ -371,6 +389,10 @@ codes! {
     ADVERTISED "advertised" "Equal to or inside a prefix of `prefix_advertisements`: announced.", "tortie store ls /calico/bgp/v1/";
     POOL "pool" "Equal to or inside a pool: announced.", "tortie ipam pools";
     NONE "none" "No gate announces it: withheld.", "tortie ipam pools";
+    DISABLE_BGP_EXPORT "disable-bgp-export" "Calico 3: inside a pool with `disableBGPExport`: withheld.", "tortie ipam pools";
+    TUNNEL_DEVICE "tunnel-device" "Calico 3: on a tunnel device, whose routes iBGP peers have themselves: withheld.", "tortie why route {}";
+    SERVICE_RANGE "service-range" "Calico 3: inside a service range that this host announces: announced.", "tortie store ls /calico/resources/v3/";
+    REFLECTED_RANGE "reflected-range" "Calico 3: inside an external or load balancer range, and this host is a route reflector: announced.", "tortie store ls /calico/resources/v3/";
     EXPORT_DRAIN "drain" "The peer is drained: withheld.", "tortie bgp drain --undo";
     EXPORT_NEXT_HOP "next-hop" "No next hop is usable for this peer: withheld.", "tortie why peer {}";
     EXPORT_SIZE "size" "The route does not fit into a message: withheld.", "tortie why peer {}";
@@ -397,9 +419,11 @@ codes! {
     /// Reasons for not installing a route in the kernel.
     KERNEL_REASONS Note:
     UNRESOLVED "unresolved" "The kernel reaches none of its next hops.", "tortie route get {}";
-    NO_TUNNEL "no-tunnel" "Its pool needs the tunnel, and tunl0 does not exist.", "tortie status";
+    NO_TUNNEL "no-tunnel" "Its pool needs a tunnel whose device does not exist.", "tortie status";
     FOREIGN_ROUTE "foreign-route" "A route of another protocol or program has the prefix and takes precedence, or has the same metric.", "tortie why route {}";
+    KERNEL_SERVICE_RANGE "service-range" "Calico 3: inside a service range, whose addresses are translated.", "tortie store ls /calico/resources/v3/";
     NO_NETWORK_REASON "no-network" "Its pool is cross-subnet, and the network of this host is not known.", "tortie node list -o wide";
+    VXLAN_POOL "vxlan-pool" "It is in a VXLAN pool, whose routes come from the store and not from BGP.", "tortie why route {}";
 }
 
 codes! {
@@ -411,6 +435,7 @@ codes! {
     CHECK_ROUTES "routes" "The kernel rejects a batch of routes.", "tortie doctor";
     CHECK_NEXTHOP_OBJECTS "nexthop-objects" "The kernel has no nexthop objects: gateways are in the routes themselves.", "tortie doctor";
     CHECK_IPIP "ipip" "The kernel has no IPIP tunnels.", "tortie doctor";
+    CHECK_VXLAN "vxlan" "The kernel has no VXLAN devices, or a device of another program has the port of the tunnel.", "tortie doctor";
     CHECK_NFT_TABLE "nft-table" "nftables has no tables of family inet.", "tortie doctor";
     CHECK_NFT_SETS "nft-sets" "nftables has no hash or interval sets.", "tortie doctor";
     CHECK_NFT_CONCATENATION "nft-concatenation" "nftables has no sets of concatenated keys.", "tortie doctor";
@@ -431,7 +456,7 @@ codes! {
     CHECK_PORT "port" "A TCP port of the agent is free, or the agent's own.", "tortie doctor";
     CHECK_PORT_TAKEN "port-taken" "Another process listens on a TCP port of the agent.", "tortie doctor";
     CHECK_OTHER_DAEMON "rival" "Another daemon writes the same routes and rules.", "tortie doctor";
-    CHECK_FELIX_RULES "felix-rules" "iptables has rules of Felix, which filter in addition to ours.", "tortie doctor";
+    CHECK_FELIX_RULES "felix-rules" "The kernel has rules of Felix, which filter in addition to ours.", "tortie doctor";
     CHECK_NETWORK_MANAGER "network-manager" "NetworkManager may take over interfaces of workloads.", "tortie doctor";
     CHECK_STORE "store" "The store answers.", "tortie doctor";
     CHECK_STORE_ABSENT "store-absent" "The SQLite store does not exist yet.", "tortie doctor";
@@ -454,6 +479,9 @@ codes! {
     CHECK_RULES_HIDDEN "rules-hidden" "iptables cannot list all of its tables.", "tortie migrate check";
     CHECK_FELIX_ENVIRONMENT "felix-environment" "Felix has settings in its environment, which the agent does not read.", "tortie migrate check";
     CHECK_FELIX_FILE "felix-file" "Felix has settings in its file, which the agent does not read.", "tortie migrate check";
+    CHECK_NODE_ENVIRONMENT "node-environment" "calico-node has settings in its environment that differ from the store.", "tortie migrate check";
+    CHECK_OTHER_DATAPLANE "other-dataplane" "Calico uses eBPF or WireGuard on this host, which the agent has no counterpart of.", "tortie migrate check";
+    CHECK_TUNNEL_DEVICE "tunnel-device" "A VXLAN device of Calico differs from the one that the store asks for.", "tortie migrate check";
 }
 
 /// All lists of codes with their kinds.

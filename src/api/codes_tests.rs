@@ -2,7 +2,7 @@
 
 use super::*;
 use tortie_engine::routing::{
-    EXPORT_GATES, FILTER as FILTER_REASON, INSIDE_POOL as POOL_REASON, OWN_ENDPOINT,
+    EXPORT_GATES, EXPORT_GATES_CALICO_3, FILTER as FILTER_REASON, INSIDE_POOL as POOL_REASON, OWN_ENDPOINT,
 };
 
 #[test]
@@ -30,7 +30,7 @@ fn no_list_names_a_code_twice_and_every_sentence_is_one() {
 
 #[test]
 fn reasons_are_those_of_the_deciding_functions() {
-    for gate in EXPORT_GATES {
+    for gate in EXPORT_GATES.into_iter().chain(EXPORT_GATES_CALICO_3) {
         assert!(find(Kind::Export, gate).is_some(), "{gate}");
     }
     for reason in [OWN_ENDPOINT, POOL_REASON, FILTER_REASON] {

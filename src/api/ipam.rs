@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use serde::Serialize;
 use serde_json::{Map, Value};
-use tortie_config::resource::{AffinityState, Attribute, Block, Pool};
+use tortie_config::resource::{AffinityState, Attribute, Block, IpipMode, Pool};
 use tortie_net::Cidr;
 
 use tortie_engine::ipam::check::{IpamState, StoredValue};
@@ -21,6 +21,8 @@ pub struct PoolRow {
     pub state: &'static str,
     /// IPIP mode, which decides the packets to tunnel; `None` disables the tunnel.
     pub ipip: Option<&'static str>,
+    /// VXLAN mode, which decides the packets to tunnel; `None` disables the tunnel.
+    pub vxlan: Option<&'static str>,
     /// True if packets from the pool to addresses outside of all pools are masqueraded.
     pub masquerade: bool,
     /// Prefix length of its blocks.
@@ -141,11 +143,13 @@ fn pool_row(pool: &Pool, blocks: &[&Block]) -> PoolRow {
     PoolRow {
         pool: pool.cidr,
         state: match pool {
-            Pool { ipam: false, .. } => "no-ipam",
+            // A disabled pool of Calico 3 is also one that IPAM does not use.
             Pool { disabled: true, .. } => "disabled",
+            Pool { ipam: false, .. } => "no-ipam",
             _ => "enabled",
         },
         ipip: pool.ipip.as_ref().map(|ipip| ipip.mode.as_str()),
+        vxlan: pool.vxlan.map(IpipMode::as_str),
         masquerade: pool.masquerade,
         block_size: pool.block_len(),
         blocks: blocks.len(),
@@ -218,7 +222,7 @@ pub fn block(
 ) -> Option<BlockView> {
     let StoredValue { value: block, revision } = ipam_state.blocks.get(&cidr)?;
     let tunnel_of = |addr: IpAddr| {
-        let of = ipam_state.tunnels.iter().filter(|(_, tunnel)| **tunnel == addr);
+        let of = ipam_state.tunnels.iter().filter(|(_, tunnel)| *tunnel == addr);
         of.map(|(host, _)| host.clone()).collect()
     };
     let allocation = |(ordinal, attribute): (u32, &Attribute)| {

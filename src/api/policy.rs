@@ -95,7 +95,8 @@ pub struct SelectorMatch {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Stage {
-    /// Kind of stage: `untracked`, `pre-dnat`, `tier` or `profiles`.
+    /// Kind of stage: `untracked`, `pre-dnat`, `tier`, `profiles`, or `forward` for a tier that applies to
+    /// forwarded packets.
     pub kind: String,
     /// Direction of the packets: `inbound` (to the endpoint) or `outbound`.
     pub direction: String,
@@ -104,7 +105,8 @@ pub struct Stage {
     pub tier: Option<String>,
     /// Policies or profiles of the stage, in order.
     pub chains: Vec<ChainRules>,
-    /// Outcome for packets that no rule decides: `deny` or `goes on`.
+    /// Outcome for packets that no rule decides: `deny`, `pass` (the next tier or the profiles decide) or
+    /// `continues`.
     pub end: String,
 }
 
@@ -127,7 +129,7 @@ pub struct ChainRules {
 pub struct Policy {
     /// Full store key.
     pub key: String,
-    /// Kind: `policy` or `profile`.
+    /// Kind: `policy` or `profile`; in a Calico 3 store `GlobalNetworkPolicy` or `NetworkPolicy` for a policy.
     pub kind: String,
     /// Name of the policy or profile.
     pub name: String,
@@ -390,6 +392,10 @@ pub struct DryRun {
     /// Revision of the current value; `None` if the key does not exist.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revision: Option<u64>,
+    /// Policy that a staged policy stands for: the answer is what its enforcement would change. The staged
+    /// policy itself is never enforced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preview_of: Option<String>,
     /// True if the simulated write deletes the key.
     pub delete: bool,
     /// Names of the endpoints of this host whose rules would change.

@@ -1,5 +1,6 @@
 //! Fixes of the problems that `status` leaves to `doctor`.
 
+use super::checks::health::TUNNELS;
 use crate::api::codes::Severity;
 use crate::api::problem::Problem;
 
@@ -23,14 +24,21 @@ pub(super) fn fix_for(problem: &Problem) -> String {
             "sysctl -w net.netfilter.nf_conntrack_max=N, with an N of twice as many".to_owned()
         }
         "clock-jump" => "timedatectl: let NTP slew the clock, so that it is stepped at boot only".to_owned(),
-        "tunnel-mtu" => "tortie store put /calico/v1/config/IpInIpMtu MTU, or delete that key".to_owned(),
+        "tunnel-mtu" => {
+            let setting =
+                TUNNELS.iter().find(|(name, ..)| *name == subject).map_or("IpInIpMtu", |(.., name)| name);
+            format!(
+                "tortie store put /calico/v1/config/{setting} MTU, or delete that key (on a store of Calico 3 the \
+                 member of the FelixConfiguration)"
+            )
+        }
         "workload-mtu" => "give the interface, and its other end, the MTU of the path out".to_owned(),
         "disk-full" => {
             "free space there, or move the file to another file system: --datastore, --cache, LogFilePath"
                 .to_owned()
         }
         "listen" => "stop the process that listens there, or give --bgp-listen ADDR:PORT".to_owned(),
-        "tunnel" => "modprobe ipip, or take `ipip` out of the pools".to_owned(),
+        "tunnel" => "modprobe ipip (for VXLAN vxlan), or take the tunnel out of the pools".to_owned(),
         "stale-revision" => {
             "check etcd's load and the path to it: a firewall that drops idle connections, a proxy that \
              buffers what etcd sends; the agent retries"

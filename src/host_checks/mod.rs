@@ -31,6 +31,6 @@ pub use reader::{read, role};
 pub use result::{CheckResult, Verdict};
 pub use snapshot::{
     CalicoDaemon, CalicoKernel, Clock, Conntrack, Disk, FELIX_FILE, HostSnapshot, Link, Migration,
-    MigrationPhase, PORTS, Restarts, Role, SocketFile, StoreContent, StoreState, Unreadable,
+    MigrationPhase, ObjectProblem, PORTS, Restarts, Role, SocketFile, StoreContent, StoreState, Unreadable,
 };
 pub use table::{CHECKS, Check, Place, problems, run};

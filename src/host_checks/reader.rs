@@ -6,6 +6,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use super::checks::health::TUNNELS;
 use super::owners::{self, Owner};
 use super::snapshot::{HostSnapshot, PORTS, Role, SocketFile};
 
@@ -20,10 +21,12 @@ pub fn read(socket: &Path) -> HostSnapshot {
     HostSnapshot {
         kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
         kernel_features: tortie_kernel::probe_kernel(),
+        vxlan_devices: tortie_kernel::vxlan_ports().unwrap_or_default(),
         sockets: crate::speaker::try_sockets(),
         ports: owners::owners(&PORTS),
         other_daemons: other_daemons(&owners::processes()),
         felix_rules: ["iptables-legacy-save", "iptables-nft-save"].map(felix_rules),
+        felix_tables: felix_tables(),
         network_manager: network_manager(),
         group: group.is_some(),
         socket: socket_file(socket, group),
@@ -65,7 +68,9 @@ pub fn role(now: &HostSnapshot) -> Role {
         // The agent enables forwarding, so disabled forwarding before its start is no problem.
         routes: [false, false],
         uplinks: default_interfaces(&table),
-        tunnel: now.links.iter().find(|l| l.name == "tunl0" && l.up).map(|l| l.name.clone()),
+        tunnels: (TUNNELS.iter().map(|(name, ..)| *name))
+            .filter(|name| now.link(name).is_some_and(|link| link.up))
+            .collect(),
         workloads: workloads.map(|l| (l.name.clone(), l.name.clone())).collect(),
         // Comes from the store, which is read by another part.
         pools: Vec::new(),
@@ -93,6 +98,13 @@ fn felix_rules(tool: &str) -> Option<usize> {
         Ok(_) => None,
         Err(_) => Some(0),
     }
+}
+
+/// Lists Felix's own tables of nftables, as of Calico 3.29.
+fn felix_tables() -> Vec<String> {
+    let all = tortie_kernel::filter_tables().unwrap_or_default();
+    let of_felix = all.into_iter().filter(|table| table.name == "calico");
+    of_felix.map(|table| format!("{} {}", table.family, table.name)).collect()
 }
 
 /// Counts rules in Felix's chains or with a jump to them.

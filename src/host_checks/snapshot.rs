@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tortie_kernel::{ForwardDrop, KernelCapability};
+use tortie_config::Dialect;
+use tortie_kernel::{ForwardDrop, KernelCapability, VxlanPort};
 use tortie_net::Cidr;
 use tortie_store::{KeyValue, StoreUrl};
 
@@ -41,6 +42,8 @@ pub struct HostSnapshot {
     pub kernel: String,
     /// Results of the kernel feature tests.
     pub kernel_features: Vec<KernelCapability>,
+    /// VXLAN devices of all programs.
+    pub vxlan_devices: Vec<VxlanPort>,
     /// Results of the socket feature tests.
     pub sockets: Vec<SocketAbility>,
     /// Processes that listen on [`PORTS`].
@@ -49,6 +52,8 @@ pub struct HostSnapshot {
     pub other_daemons: Vec<Owner>,
     /// Numbers of Felix's rules in the legacy and the nf_tables variant of iptables; `None` if unreadable.
     pub felix_rules: [Option<usize>; 2],
+    /// Family and name of Felix's own tables of nftables.
+    pub felix_tables: Vec<String>,
     /// True if NetworkManager ignores Tortie's interfaces; `None` if it does not run.
     pub network_manager: Option<bool>,
     /// True if the group `tortie` exists.
@@ -101,6 +106,8 @@ pub struct StoreState {
     pub ready: Option<String>,
     /// True if a pool uses IPIP.
     pub ipip: bool,
+    /// UDP port of the VXLAN tunnel, if a pool uses VXLAN.
+    pub vxlan: Option<u16>,
     /// True if it contains objects of Calico 3.
     pub calico_3: bool,
     /// Prefixes of the pools.
@@ -130,6 +137,8 @@ pub struct Migration {
     pub kernel: Option<Result<CalicoKernel, String>>,
     /// Felix's environment variables whose names begin with `FELIX_`.
     pub felix_environment: BTreeMap<String, String>,
+    /// Environment variables of calico-node that configure BGP, addresses and the name of this host.
+    pub node_environment: BTreeMap<String, String>,
     /// True if [`FELIX_FILE`] contains settings.
     pub felix_file: bool,
 }
@@ -171,8 +180,25 @@ pub struct StoreContent {
     pub describe: String,
     /// Current revision.
     pub revision: u64,
-    /// All entries below `/calico/`.
+    /// Number of keys below `/calico/`.
+    pub keys: usize,
+    /// Data model of the store.
+    pub dialect: Dialect,
+    /// All entries below `/calico/`; of a Calico 3 store those of the v1 model that its objects imply.
     pub entries: Vec<KeyValue>,
+    /// Objects of a Calico 3 store that have no effect as they are.
+    pub problems: Vec<ObjectProblem>,
+}
+
+/// An object of a Calico 3 store, or a part of it, that has no effect as it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ObjectProblem {
+    /// Name of the object for people.
+    pub object: String,
+    /// Code of the problem.
+    pub code: &'static str,
+    /// Description.
+    pub text: String,
 }
 
 /// A daemon of Calico.
@@ -215,6 +241,10 @@ pub struct CalicoKernel {
     pub drops: Vec<(String, String)>,
     /// A tool that cannot list all tables.
     pub hidden: Option<String>,
+    /// Data planes of Calico in use that Tortie has no counterpart of, each with the reason and a fix.
+    pub others: Vec<(String, String)>,
+    /// VXLAN devices that Tortie would not take over, each with the reason.
+    pub misfits: Vec<String>,
 }
 
 /// The kernel's connection tracking table.
@@ -274,8 +304,8 @@ pub struct Role {
     pub routes: [bool; 2],
     /// Interfaces through which BGP peers are reached.
     pub uplinks: BTreeSet<String>,
-    /// Interface of the tunnel, if any.
-    pub tunnel: Option<String>,
+    /// Tunnel devices in use.
+    pub tunnels: BTreeSet<&'static str>,
     /// Workloads with endpoint and interface.
     pub workloads: Vec<(String, String)>,
     /// Prefixes of the pools that the agent knows.

@@ -1,7 +1,8 @@
 //! The list of host checks: codes of each check, and the commands that run it.
 
 use super::checks::{
-    agent, capabilities, data_model, health, kernel, migration, other_daemons, ports, sockets, store,
+    agent, capabilities, data_model, health, kernel, migration, node_environment, other_daemons, ports,
+    sockets, store,
 };
 use super::host::{Command, Host};
 use super::result::{CheckResult, Results, Verdict};
@@ -75,7 +76,7 @@ use Place::{All, No, NotOk};
 checks! {
     "data model of the store" [CALICO_3] All(0), No, NotOk(19) => store::data_model;
     "kernel features" [
-        CHECK_KERNEL, CHECK_LINKS, CHECK_ROUTES, CHECK_NEXTHOP_OBJECTS, CHECK_IPIP, CHECK_NFT_TABLE, CHECK_NFT_SETS,
+        CHECK_KERNEL, CHECK_LINKS, CHECK_ROUTES, CHECK_NEXTHOP_OBJECTS, CHECK_IPIP, CHECK_VXLAN, CHECK_NFT_TABLE, CHECK_NFT_SETS,
         CHECK_NFT_CONCATENATION, CHECK_NFT_VERDICT_MAP, CHECK_NFT_COUNTERS, CHECK_NFT_CONNTRACK, CHECK_NFT_FIB,
         CHECK_NFT_LOG, CHECK_NFT_NAT, CHECK_CONNTRACK
     ] All(1), No, NotOk(20) => kernel::features;
@@ -116,6 +117,8 @@ checks! {
     "kernel objects of Calico" [CHECK_KERNEL_UNREAD, CHECK_KERNEL_OBJECTS, CHECK_FORWARD_DROP, CHECK_RULES_HIDDEN]
         No, No, All(10) => migration::kernel;
     "settings of Felix" [CHECK_FELIX_ENVIRONMENT, CHECK_FELIX_FILE] No, No, All(11) => migration::felix_settings;
+    "settings of calico-node" [CHECK_NODE_ENVIRONMENT] No, No, All(12) => node_environment::differences;
+    "data planes of Calico" [CHECK_OTHER_DATAPLANE, CHECK_TUNNEL_DEVICE] No, No, All(13) => migration::data_planes;
 }
 
 /// Runs the checks of a command and returns the results in the order of its report.

@@ -201,6 +201,7 @@ impl Feed {
             .drain(..)
             .map(|c| LearnedChange {
                 prefix: c.prefix,
+                local_pref: c.best.as_ref().and_then(|best| best.local_pref),
                 next_hops: c.best.map(|b| b.next_hops).unwrap_or_default(),
                 change: if c.tag.0 == 0 { fresh } else { ChangeId(c.tag.0) },
             })
@@ -245,7 +246,7 @@ mod tests {
 
     fn offer(feed: &mut Feed, n: u8, now: Instant) {
         let prefix = Cidr::host([192, 0, 2, n].into());
-        let change = LearnedChange { prefix, next_hops: smallvec![], change: ChangeId(1) };
+        let change = LearnedChange { prefix, next_hops: smallvec![], local_pref: None, change: ChangeId(1) };
         feed.with_kernel.push_back(vec![(now, 1)]);
         feed.offer(LearnedBatch::new(vec![change], Credit::new(Arc::clone(&feed.give_back))), now);
     }

@@ -9,7 +9,7 @@ use crate::speaker::monitor::Identity;
 use crate::speaker::options::SpeakerOptions;
 use crate::speaker::peers::Ranges;
 use crate::speaker::policy::{Classes, ViewPolicy, kind_code};
-use tortie_engine::routing::{ChangeId, Persistent, RoutingIntent};
+use tortie_engine::routing::{ChangeId, Persistent, RoutingIntent, local_pref_of};
 
 /// The applied intent with derived values.
 #[derive(Default)]
@@ -76,12 +76,13 @@ pub(crate) fn global(intent: &RoutingIntent, options: &SpeakerOptions) -> Global
         router_id: RouterId(intent.router_id),
         restart_time: options.restart_time,
         restarting: options.restarting.clone(),
+        forwarding: options.forwarding.clone(),
         multipath: Multipath { max: intent.multipath.max, relax: intent.multipath.relax },
         hash_key: options.hash_key,
     }
 }
 
-/// Returns the local routes that are added, change their kind, or are removed.
+/// Returns the local routes that are added, change their kind or priority, or are removed.
 pub(crate) fn originations(
     old: Option<&RoutingIntent>,
     new: &RoutingIntent,
@@ -95,12 +96,13 @@ pub(crate) fn originations(
             out.push((*prefix, None));
             continue;
         };
-        if before.is_some_and(|before| before.kind == now.kind) {
+        if before.is_some_and(|before| (before.kind, before.priority) == (now.kind, now.priority)) {
             continue;
         }
         let origination = Origination {
             communities: Vec::new(),
             large_communities: Vec::new(),
+            local_pref: now.priority.map(local_pref_of),
             kind: kind_code(now.kind),
             tag: Tag(change.0),
         };

@@ -20,6 +20,9 @@ pub struct SpeakerOptions {
     /// Set if this start is a graceful restart: sends the R bit, and the F bit for these families, whose
     /// routes the kernel kept (RFC 4724).
     pub restarting: Option<Vec<Family>>,
+    /// Families with workloads whose routes the kernel had when the agent started: the F bit is set for these,
+    /// too.
+    pub forwarding: Vec<Family>,
     /// Advertised restart time of peers without an own value; whole seconds, at most 4095.
     pub restart_time: Duration,
     /// Folder of password files; [`SECRETS`] except in tests.
@@ -34,6 +37,7 @@ impl Default for SpeakerOptions {
             listen: Vec::new(),
             kernel: true,
             restarting: None,
+            forwarding: Vec::new(),
             restart_time: Duration::from_secs(120),
             secrets: PathBuf::from(SECRETS),
             hash_key: HashKey::random(),

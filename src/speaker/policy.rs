@@ -9,13 +9,14 @@ use smallvec::SmallVec;
 use tortie_bgp::attr::{Attributes, Edit, EditNextHop, Edits, Masked};
 use tortie_bgp::{Export, ExportStep, Import, PeerView, Policy, RouteView};
 use tortie_config::resource::{
-    CommunityChange, CommunityKind, FilterSet, MedChange, NextHopChange, RouteSource,
+    BgpFilterOperation, Community, CommunityChange, CommunityKind, FilterSet, MedChange, NextHopChange,
+    RouteSource,
 };
 use tortie_net::Cidr;
 
 use tortie_engine::routing::{
-    self, Addresses, Direction, FilterChanges, FilterInput, FilterRoute, OriginKind, PeerPolicy, RoutingView,
-    RuleRef, StepOutcome,
+    self, Addresses, Direction, FilterChanges, FilterInput, FilterRoute, Interface, OriginKind, PeerPolicy,
+    RoutingView, RuleRef, StepOutcome,
 };
 
 /// The distinct [`PeerPolicy`] values so far. The number of a value never changes, so that policies of
@@ -71,6 +72,11 @@ impl ViewPolicy {
                     *place = rules.iter().map(|rule| edits_of(&rule.set)).collect();
                 }
             }
+            for (name, rules) in view.filters.calico3_rules(direction) {
+                if let Some(place) = edits.entry(name.to_owned()).or_default().get_mut(at) {
+                    *place = rules.iter().map(|rule| edits_of_operations(&rule.operations)).collect();
+                }
+            }
         }
         Self { view, held, classes, edits: Arc::new(edits) }
     }
@@ -113,6 +119,14 @@ impl FilterInput for ReceivedRoute<'_> {
         source(self.from)
     }
 
+    fn interface(&self) -> Interface<'_> {
+        Interface::Link
+    }
+
+    fn local_pref(&self) -> Option<u32> {
+        self.attributes.local_pref
+    }
+
     fn whole<T>(&self, ask: impl FnOnce(&FilterRoute<'_>) -> T) -> T {
         let path: SmallVec<[u32; 16]> = self.attributes.as_path.ases().collect();
         let prepend_as = self.from.ebgp.then_some(self.from.asn);
@@ -136,6 +150,18 @@ impl FilterInput for SentRoute<'_> {
         self.route.from.as_ref().map_or(RouteSource::Local, source)
     }
 
+    fn interface(&self) -> Interface<'_> {
+        match self.route.local.and_then(origin_kind) {
+            Some(OriginKind::Borrowed | OriginKind::Floating) => Interface::Workload,
+            Some(OriginKind::OwnBlock | OriginKind::ServiceRange) => Interface::None,
+            None => Interface::Link,
+        }
+    }
+
+    fn local_pref(&self) -> Option<u32> {
+        self.route.attributes.local_pref
+    }
+
     fn whole<T>(&self, ask: impl FnOnce(&FilterRoute<'_>) -> T) -> T {
         let attributes = self.route.attributes;
         let prepend_as = self.to.ebgp.then_some(self.to.local_asn);
@@ -148,6 +174,7 @@ impl FilterInput for SentRoute<'_> {
             None => ask(&FilterRoute {
                 communities: Cow::Borrowed(&attributes.communities),
                 large: Cow::Borrowed(&attributes.large_communities),
+                interface: self.interface(),
                 ..plain
             }),
         }
@@ -188,6 +215,8 @@ fn filter_route<'a>(
         source: source(from),
         peer: Some(from.name),
         role: from.role.and_then(role),
+        interface: Interface::Link,
+        local_pref: attributes.local_pref,
         ..route
     }
 }
@@ -218,6 +247,11 @@ impl Policy for ViewPolicy {
             let mut export = Export::announce(answer.gate);
             if !answer.changes.is_empty() {
                 export.edits = self.edits(policy, 1, &answer.changes);
+            }
+            if let Some(pref) = answer.local_pref.filter(|_| !to.ebgp) {
+                // A filter may set another one after it.
+                let changes = export.edits.as_slice().iter().cloned();
+                export.edits = std::iter::once(Edit::LocalPref(pref)).chain(changes).collect();
             }
             export.communities = SmallVec::from_vec(answer.communities);
             export.large_communities = SmallVec::from_vec(answer.large_communities);
@@ -283,6 +317,28 @@ fn edits_of(set: &FilterSet) -> Edits {
     all.into_iter().collect()
 }
 
+/// Converts the operations of a filter of Calico 3 to the speaker's form.
+fn edits_of_operations(operations: &[BgpFilterOperation]) -> Edits {
+    let edits = operations.iter().flat_map(|operation| -> Vec<Edit> {
+        match operation {
+            BgpFilterOperation::AddCommunity(Community::Standard(value)) => {
+                vec![Edit::AddCommunities([*value].into())]
+            }
+            BgpFilterOperation::AddCommunity(Community::Large(value)) => {
+                vec![Edit::AddLarge([*value].into())]
+            }
+            // The last one that is prepended comes first.
+            BgpFilterOperation::PrependAsPath(path) => {
+                path.iter().rev().map(|asn| Edit::Prepend { asn: Some(asn.get()), times: 1 }).collect()
+            }
+            BgpFilterOperation::SetPriority(priority) => {
+                vec![Edit::LocalPref(routing::local_pref_of(*priority))]
+            }
+        }
+    });
+    edits.collect()
+}
+
 fn communities<T: CommunityKind>(
     all: &mut Vec<Edit>,
     change: &CommunityChange<T>,
@@ -305,19 +361,23 @@ pub(crate) fn kind_code(kind: OriginKind) -> u32 {
         OriginKind::OwnBlock => 0,
         OriginKind::Borrowed => 1,
         OriginKind::Floating => 2,
+        OriginKind::ServiceRange => 3,
     }
 }
 
 /// Returns the kind of a local route by its [`tortie_bgp::Origination::kind`].
 #[must_use]
 pub fn origin_kind(code: u32) -> Option<OriginKind> {
-    [OriginKind::OwnBlock, OriginKind::Borrowed, OriginKind::Floating]
+    [OriginKind::OwnBlock, OriginKind::Borrowed, OriginKind::Floating, OriginKind::ServiceRange]
         .into_iter()
         .find(|k| kind_code(*k) == code)
 }
 
 #[cfg(test)]
 mod tests {
+    use tortie_config::resource::BgpFilter;
+    use tortie_engine::routing::{Calico3View, Filters};
+
     use super::*;
 
     #[test]
@@ -332,10 +392,55 @@ mod tests {
     }
 
     #[test]
+    fn routes_of_a_calico_3_store_have_their_priority_towards_ibgp_peers() {
+        let filter = r#"{"exportV4":[{"action":"Accept","cidr":"10.0.2.0/26","matchOperator":"Equal","operations":[
+            {"setPriority":{"value":512}},{"addCommunity":{"value":"65000:9"}},{"prependASPath":{"prefix":[65001,65002]}}]}]}"#;
+        let view = RoutingView {
+            own_blocks: ["10.0.1.0/26".parse().unwrap(), "10.0.2.0/26".parse().unwrap()].into(),
+            filters: Filters::from_calico3([("f".to_owned(), BgpFilter::parse(filter.as_bytes()).unwrap())]),
+            calico3: Some(Calico3View::default()),
+            ..RoutingView::default()
+        };
+        let classes = Classes::default();
+        let class = classes.of(&PeerPolicy { filters: vec!["f".to_owned()], ..PeerPolicy::default() });
+        let policy = ViewPolicy::new(Arc::new(view), Addresses::default(), classes);
+        let attributes = Attributes::new(std::net::IpAddr::from([192, 0, 2, 9]));
+        let edits = |prefix: &str, ebgp| {
+            let to = PeerView {
+                id: tortie_bgp::PeerId(1),
+                name: "p",
+                ebgp,
+                asn: 64512,
+                local_asn: 64512,
+                class,
+                role: None,
+            };
+            let local = Some(kind_code(OriginKind::OwnBlock));
+            let prefix = prefix.parse().unwrap();
+            let route = RouteView { prefix, attributes: &attributes, local, from: None };
+            let answer = policy.export(&to, &route);
+            assert!(answer.accept);
+            answer.edits.as_slice().to_vec()
+        };
+        assert_eq!(edits("10.0.1.0/26", false), [Edit::LocalPref(2_147_482_623)]);
+        assert_eq!(edits("10.0.1.0/26", true), []);
+        let changes = [
+            Edit::LocalPref(2_147_483_135),
+            Edit::AddCommunities([65000 << 16 | 9].into()),
+            Edit::Prepend { asn: Some(65002), times: 1 },
+            Edit::Prepend { asn: Some(65001), times: 1 },
+        ];
+        assert_eq!(edits("10.0.2.0/26", true), changes);
+        assert_eq!(edits("10.0.2.0/26", false)[1..], changes);
+    }
+
+    #[test]
     fn kinds_survive_the_trip_through_the_speaker() {
-        for kind in [OriginKind::OwnBlock, OriginKind::Borrowed, OriginKind::Floating] {
+        let all =
+            [OriginKind::OwnBlock, OriginKind::Borrowed, OriginKind::Floating, OriginKind::ServiceRange];
+        for kind in all {
             assert_eq!(origin_kind(kind_code(kind)), Some(kind));
         }
-        assert_eq!(origin_kind(3), None);
+        assert_eq!(origin_kind(4), None);
     }
 }

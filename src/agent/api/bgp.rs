@@ -340,6 +340,7 @@ fn path(info: &PathInfo, intent: &RoutingIntent) -> BgpPath {
                 Some(OriginKind::OwnBlock) => "own block",
                 Some(OriginKind::Borrowed) => "borrowed address",
                 Some(OriginKind::Floating) => "floating address",
+                Some(OriginKind::ServiceRange) => "service range",
                 None => "local route",
             };
             ("local".to_owned(), "local", Some(what))

@@ -124,8 +124,11 @@ impl ClusterCache {
 
     async fn read_ipam(&self) -> Result<Arc<CachedRead<IpamState>>, ApiError> {
         // Endpoints are not needed here, and may be most of the store.
-        let prefixes = [prefix::POOLS, prefix::BLOCKS, prefix::AFFINITIES].map(str::to_owned);
-        self.ipam.read(&*self.store, &prefixes, |snapshot| IpamState::of(&Keyspace::Global, snapshot)).await
+        let dialect = tokio::time::timeout(STORE_TIMEOUT, self.store.dialect()).await;
+        let dialect = dialect.map_err(|_| store_unreachable("no answer within 5 s"))?;
+        let space = Keyspace::of(dialect.map_err(|error| store_unreachable(&error.to_string()))?);
+        let prefixes = [space.stored_pools(), prefix::BLOCKS.to_owned(), prefix::AFFINITIES.to_owned()];
+        self.ipam.read(&*self.store, &prefixes, move |snapshot| IpamState::of(&space, snapshot)).await
     }
 
     async fn read_nodes(&self) -> Result<Arc<CachedRead<Vec<ClusterNode>>>, ApiError> {

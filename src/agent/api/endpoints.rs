@@ -305,11 +305,12 @@ pub(in crate::agent) async fn list_policies(server: &Server, all: bool) -> Resul
 }
 
 pub(in crate::agent) async fn show_policy(server: &Server, name: String) -> Result<PolicyDetail, ApiError> {
-    let mut detail = policy_view(server.handle(), move |view| view.policy(&name)).await?;
-    let name = detail.policy.name.as_str().into();
+    let (mut detail, dialect) =
+        policy_view(server.handle(), move |view| Ok((view.policy(&name)?, view.model.dialect()))).await?;
+    let name = detail.policy.name.as_str();
     let source = match &detail.policy.tier {
-        Some(tier) => Source::Policy { tier: tier.as_str().into(), name },
-        None => Source::Profile(name),
+        Some(tier) => Source::policy(dialect, tier, name),
+        None => Source::Profile(name.into()),
     };
     let hits = server.handle().kernel().ask(move |view| view.rule_hits(&source).ok()).await.ok().flatten();
     detail.counted = hits.filter(|both| both.iter().any(|hits| !hits.is_empty())).map(|both| {

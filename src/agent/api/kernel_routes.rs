@@ -7,7 +7,7 @@ use tortie_net::{Cidr, ScopedAddr};
 use crate::api::RouteQuery;
 use crate::api::status::{ApiError, KernelRouteRow};
 use tortie_engine::routing::{ChangeId, Hop};
-use tortie_kernel::{KernelView, RouteCondition, RouteState};
+use tortie_kernel::{KernelView, RouteCondition, RouteState, vxlan_device};
 
 /// Selects kernel routes by prefix or address.
 #[derive(Debug, Clone, Copy)]
@@ -83,6 +83,9 @@ pub(in crate::agent) fn row(view: &KernelView<'_>, state: &RouteState) -> Kernel
                 format!("via {gateway} dev {}", view.interface(*ifindex).unwrap_or("?"))
             }
             Hop::Tunnel { remote } => format!("via {remote} dev tunl0 onlink"),
+            Hop::Vxlan { remote } => {
+                format!("via {remote} dev {} onlink", vxlan_device(remote.is_ipv4()))
+            }
         })
         .collect();
     let (condition, reason) = match &state.condition {
@@ -95,7 +98,12 @@ pub(in crate::agent) fn row(view: &KernelView<'_>, state: &RouteState) -> Kernel
     };
     KernelRouteRow {
         prefix: state.prefix.to_string(),
-        kind: if state.blackhole { "blackhole" } else { "learned" }.to_owned(),
+        kind: match (state.blackhole, state.vxlan) {
+            (true, _) => "blackhole",
+            (_, true) => "vxlan",
+            _ => "learned",
+        }
+        .to_owned(),
         state: condition.to_owned(),
         via,
         reason,

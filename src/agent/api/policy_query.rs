@@ -86,6 +86,7 @@ mod tests {
                 name: "h1".to_owned(),
                 node: Default::default(),
                 observes: false,
+                data_model: Default::default(),
                 kernel_writes: true,
                 policy: tortie_kernel::Mode::Program,
             };

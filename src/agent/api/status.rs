@@ -76,6 +76,7 @@ fn build(
     problems.extend(allocation);
     let notes = facts.notes.iter().cloned().chain(hints);
     let notes = notes.chain(problems::route_exchange(&facts.route_exchange, intent));
+    let notes = notes.chain(problems::object_notes(&facts));
     let (grave, mut notes): (Vec<Problem>, Vec<Problem>) =
         notes.partition(|note| codes::find(codes::Kind::Problem, &note.code).is_some());
     problems.extend(grave);
@@ -143,7 +144,7 @@ fn build(
             away: facts.store_unreachable.clone(),
             from_cache: facts.from_cache,
             frozen: facts.frozen.as_ref().map(|freeze| freeze.text.clone()),
-            invalid: facts.invalid.clone(),
+            invalid: facts.invalid.iter().map(|value| value.object.clone()).collect(),
             keys: facts.keys,
         },
         dataplane: DataplaneStatus { protocol: server.protocol(), ..dataplane(kernel.as_ref(), intent) },
@@ -197,10 +198,10 @@ fn dataplane(kernel: Option<&KernelSnapshot>, intent: Option<&RoutingIntent>) ->
         mode: mode_name(kernel.mode).to_owned(),
         protocol: 0,
         nexthops: if kernel.objects { "nexthop-objects" } else { "plain-gateways" }.to_owned(),
-        tunnel: match (&kernel.tunnel, intent.and_then(|i| i.tunnel.as_ref())) {
-            (Some(problem), _) => problem.clone(),
-            (None, Some(_)) => "up".to_owned(),
-            (None, None) => "none".to_owned(),
+        tunnel: match &kernel.tunnel {
+            Some(problem) => problem.clone(),
+            None if intent.is_some_and(|i| i.tunnel.is_some() || i.vxlan.is_on()) => "up".to_owned(),
+            None => "none".to_owned(),
         },
         compared_seconds: kernel.compared.map(|ago| ago.as_secs()),
     }
@@ -216,6 +217,7 @@ fn blocks(intent: &RoutingIntent, facts: &CoreSnapshot) -> Vec<BlockStatus> {
                 OriginKind::OwnBlock => "own-block",
                 OriginKind::Borrowed => "borrowed",
                 OriginKind::Floating => "floating",
+                OriginKind::ServiceRange => "service-range",
             }
             .to_owned(),
             announced: facts.announced.binary_search(cidr).is_ok(),

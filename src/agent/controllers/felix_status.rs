@@ -1,8 +1,10 @@
-//! Status keys in Felix's format under `felix/v1/host/<h>/...`, for other programs of Calico.
+//! Status keys in Felix's format, for other programs of Calico: below `felix/v1/host/<h>/`, in a Calico 3 store
+//! below `felix/v2/<region>/host/<h>/`, where OpenStack's networking reads them.
 //!
 //! - `status` (with a lease) and `last_reported_status` (without), every `ReportingIntervalSecs`; 0 disables
 //!   both.
-//! - One key per endpoint of the host: up, down or error, if `EndpointReportingEnabled`. At most one
+//! - One key per endpoint of the host: up, down or error, if `EndpointReportingEnabled`; in a Calico 3 store
+//!   only of workloads. At most one
 //!   transaction per `EndpointReportingDelaySecs`, which also damps flaps. The own keys are read once an
 //!   hour, which repairs changes by a former agent or another process.
 //!
@@ -13,7 +15,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tortie_config::key::{EndpointKey, FelixItem, Key};
+use tortie_config::Dialect;
+use tortie_config::key::{EndpointKey, FelixItem, Key, prefix};
 use tortie_config::resource::{AgentStatus, EndpointState, EndpointStatus, Extra};
 
 use super::life_cycle::{Context, Controller, ControllerHandle, Wake};
@@ -29,6 +32,8 @@ const RETRY: Duration = Duration::from_secs(5);
 /// Status to report.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(in crate::agent) struct FelixStatusIntent {
+    /// Element of the keys for the region; `None` in a v1 store.
+    pub(in crate::agent) region: Option<String>,
     /// Interval of the agent's status reports; zero disables them.
     pub(in crate::agent) interval: Duration,
     /// Time to live of an agent status report.
@@ -64,6 +69,8 @@ fn state(condition: &EndpointCondition, failed: bool) -> EndpointState {
 pub(in crate::agent) struct FelixStatusController {
     store: Arc<dyn Store>,
     node: String,
+    /// Element of the keys for the region, as written last.
+    region: Option<String>,
     started: Instant,
     lease: Option<(LeaseId, Duration)>,
     /// Time of the last write of the agent's status.
@@ -85,13 +92,17 @@ impl Controller for FelixStatusController {
             return None;
         }
         let settings = core.model().settings();
+        let is_calico_3 = core.model().dialect() == Dialect::V3;
+        let is_reported = |key: &EndpointKey| !is_calico_3 || matches!(key, EndpointKey::Workload { .. });
         Some(FelixStatusIntent {
+            region: is_calico_3.then(|| prefix::region(settings.openstack_region.name())),
             interval: settings.reporting_interval,
             ttl: settings.reporting_ttl,
             delay: settings.endpoint_reporting_delay,
             endpoints: settings.endpoint_reporting_enabled.then(|| {
                 let conditions = core.enforcement().conditions().iter();
                 conditions
+                    .filter(|(key, _)| is_reported(key))
                     .map(|(key, condition)| {
                         let failed = core.enforcement().failure(key).is_some();
                         (item(key), state(condition, failed))
@@ -110,7 +121,7 @@ impl Controller for FelixStatusController {
             if retry.is_none_or(|at| at <= now) {
                 retry = None;
                 let may_write = written.is_none_or(|at| at + intent.delay <= now);
-                let outcome = match self.status(&intent, now).await {
+                let outcome = match self.enter_and_report(&intent, now).await {
                     Ok(()) if may_write => self.endpoints(&intent, now).await,
                     other => other.map(|()| false),
                 };
@@ -145,6 +156,7 @@ impl FelixStatusController {
         Self {
             store,
             node: node.to_owned(),
+            region: None,
             started: Instant::now(),
             lease: None,
             written: None,
@@ -168,6 +180,30 @@ impl FelixStatusController {
             .then(|| written.map_or_else(Instant::now, |at| at + wanted.delay));
         let read = self.read.filter(|_| wanted.endpoints.is_some()).map(|at| at + READ_EVERY);
         [report, endpoints, read].into_iter().flatten().min()
+    }
+
+    /// Deletes the keys of the last region, if the region is another one now.
+    async fn enter(&mut self, region: &Option<String>) -> Result<(), StoreError> {
+        if self.region == *region {
+            return Ok(());
+        }
+        let items: Vec<FelixItem> = self.stored.keys().cloned().collect();
+        for items in items.chunks(MAX_TXN_OPS) {
+            let ops = items.iter().map(|item| Op::Delete { key: self.key(item.clone()) }).collect();
+            self.store.commit(Txn { ops, ..Txn::default() }).await?;
+        }
+        if let Some((lease, _)) = self.lease.take() {
+            self.store.revoke(lease).await?;
+        }
+        self.stored.clear();
+        (self.written, self.read) = (None, None);
+        self.region.clone_from(region);
+        Ok(())
+    }
+
+    async fn enter_and_report(&mut self, wanted: &FelixStatusIntent, now: Instant) -> Result<(), StoreError> {
+        self.enter(&wanted.region).await?;
+        self.status(wanted, now).await
     }
 
     /// Writes the agent's status if it is due.
@@ -279,7 +315,7 @@ impl FelixStatusController {
     }
 
     fn key(&self, item: FelixItem) -> String {
-        Key::Felix { host: self.node.clone(), item }.to_string()
+        Key::Felix { region: self.region.clone(), host: self.node.clone(), item }.to_string()
     }
 }
 
@@ -299,6 +335,7 @@ mod tests {
 
     fn wanted(endpoints: &[(&str, EndpointState)]) -> FelixStatusIntent {
         FelixStatusIntent {
+            region: None,
             interval: Duration::ZERO,
             ttl: Duration::from_secs(90),
             delay: Duration::ZERO,
@@ -406,5 +443,40 @@ mod tests {
         while count().await > 1 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
+    }
+
+    /// In a Calico 3 store the keys are those that OpenStack's driver reads; they follow the region.
+    #[tokio::test]
+    async fn in_a_calico_3_store_the_keys_have_the_region() {
+        let rig = Rig::new().await;
+        let up = r#"{"status":"up"}"#;
+        let port = FelixItem::Workload {
+            orchestrator: "openstack".to_owned(),
+            workload: "openstack/vm-1".to_owned(),
+            endpoint: "port-1".to_owned(),
+        };
+        let of = |region: &str| FelixStatusIntent {
+            region: Some(region.to_owned()),
+            endpoints: Some(BTreeMap::from([(port.clone(), EndpointState::Up)])),
+            ..wanted(&[])
+        };
+        let key = |region: &str| {
+            format!("/calico/felix/v2/{region}/host/h1/workload/openstack/openstack%2fvm-1/endpoint/port-1")
+        };
+        rig.controller.set_desired(of("no-region"));
+        rig.until(&[(&key("no-region"), up)]).await;
+        rig.controller.set_desired(of("region-r1"));
+        rig.until(&[(&key("region-r1"), up)]).await;
+        let status = FelixStatusIntent { interval: Duration::from_millis(10), ..of("region-r1") };
+        rig.controller.set_desired(status);
+        for _ in 0..1000 {
+            let keys: Vec<String> = rig.all().await.into_iter().map(|(key, _)| key).collect();
+            let has = |name: &str| keys.contains(&format!("/calico/felix/v2/region-r1/host/h1/{name}"));
+            if has("status") && has("last_reported_status") {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("no status: {:?}", rig.all().await);
     }
 }

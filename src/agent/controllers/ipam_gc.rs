@@ -174,8 +174,9 @@ async fn find_leaks(
         blind: vec![error.to_string()],
         ..Default::default()
     });
+    let space = Keyspace::of(store.dialect().await?);
     let affinities = store.list(&[prefix::affinities_of(node)]).await?;
-    let keys = IpamState::prefixes_of(node);
+    let keys = IpamState::prefixes_of(&space, node);
     let block = |kv: &tortie_store::KeyValue| match Key::parse(&kv.key) {
         Ok(Key::Affinity { block, .. }) => Some(block),
         _ => None,
@@ -190,7 +191,7 @@ async fn find_leaks(
         };
         let mut all = keys.clone();
         all.extend(blocks.iter().map(|block| Key::Block(*block).to_string()));
-        let state = IpamState::of(&Keyspace::Global, &store.list(&all).await?);
+        let state = IpamState::of(&space, &store.list(&all).await?);
         let mut leaked = findings(&state, &evidence);
         leaked.retain(own);
         // A handle may have addresses in other hosts' blocks: those are checked as well.
@@ -272,9 +273,11 @@ impl LeakCandidates {
 fn is_same_repair(a: &Repair, b: &Repair) -> bool {
     match (a, b) {
         (
-            Repair::Release { addr, handle, attributes, .. },
-            Repair::Release { addr: addr_b, handle: handle_b, attributes: attributes_b, .. },
-        ) => addr == addr_b && handle == handle_b && attributes == attributes_b,
+            Repair::Release { addr, handle, attributes, sequence, .. },
+            Repair::Release {
+                addr: addr_b, handle: handle_b, attributes: attributes_b, sequence: seq_b, ..
+            },
+        ) => addr == addr_b && handle == handle_b && attributes == attributes_b && sequence == seq_b,
         _ => false,
     }
 }
@@ -297,6 +300,7 @@ mod tests {
                 handle: handle.map(str::to_owned),
                 attributes: attributes.as_object().unwrap().clone(),
                 revision: 7,
+                sequence: None,
             }),
         }
     }

@@ -10,11 +10,14 @@ pub(super) mod evidence;
 pub(super) mod felix_status;
 pub(super) mod ipam_gc;
 mod life_cycle;
+pub(super) mod mtu_file;
 pub(super) mod node_status;
 pub(super) mod pool_usage;
 pub(super) mod register_node;
 pub(super) mod tunnel_address;
+mod tunnel_kinds;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use tortie_kernel::Namespaces;
@@ -22,6 +25,8 @@ use tortie_store::Store;
 
 pub(super) use self::life_cycle::Context;
 use self::life_cycle::{Report, RunningController};
+use self::tunnel_address::TunnelAddressController;
+use self::tunnel_kinds::{Ipip, Vxlan, VxlanV6};
 use crate::agent::core::input::Input;
 use crate::api::machine::Machine;
 
@@ -29,9 +34,12 @@ use crate::api::machine::Machine;
 pub(super) struct Controllers {
     node_status: RunningController<node_status::NodeStatusController>,
     felix_status: RunningController<felix_status::FelixStatusController>,
-    tunnel_address: RunningController<tunnel_address::TunnelAddressController>,
+    ipip_address: RunningController<TunnelAddressController<Ipip>>,
+    vxlan_address: RunningController<TunnelAddressController<Vxlan>>,
+    vxlan_v6_address: RunningController<TunnelAddressController<VxlanV6>>,
     ipam_gc: RunningController<ipam_gc::IpamGc>,
     pool_usage: RunningController<pool_usage::PoolUsageController>,
+    mtu_file: RunningController<mtu_file::MtuFileController>,
 }
 
 impl Controllers {
@@ -42,7 +50,7 @@ impl Controllers {
         store: &Arc<dyn Store>,
         (node, machine): (&str, &Machine),
         writes: bool,
-        namespaces: Namespaces,
+        (namespaces, mtu_file): (Namespaces, PathBuf),
         report: impl Fn(Input) + Clone + Send + Sync + 'static,
     ) -> Self {
         let report: Report = Arc::new(report);
@@ -58,10 +66,20 @@ impl Controllers {
                 writes,
                 felix_status::FelixStatusController::new(store(), node),
             ),
-            tunnel_address: RunningController::start(
+            ipip_address: RunningController::start(
                 io,
                 writes,
-                tunnel_address::TunnelAddressController::new(store(), node, again()),
+                TunnelAddressController::new(store(), node, again()),
+            ),
+            vxlan_address: RunningController::start(
+                io,
+                writes,
+                TunnelAddressController::new(store(), node, again()),
+            ),
+            vxlan_v6_address: RunningController::start(
+                io,
+                writes,
+                TunnelAddressController::new(store(), node, again()),
             ),
             ipam_gc: RunningController::start(
                 io,
@@ -73,6 +91,11 @@ impl Controllers {
                 writes,
                 pool_usage::PoolUsageController::new(store(), again()),
             ),
+            mtu_file: RunningController::start(
+                io,
+                writes,
+                mtu_file::MtuFileController::new(mtu_file, again()),
+            ),
         }
     }
 
@@ -80,17 +103,23 @@ impl Controllers {
     pub(super) fn update(&self, context: &Context<'_>) {
         self.node_status.update(context);
         self.felix_status.update(context);
-        self.tunnel_address.update(context);
+        self.ipip_address.update(context);
+        self.vxlan_address.update(context);
+        self.vxlan_v6_address.update(context);
         self.ipam_gc.update(context);
         self.pool_usage.update(context);
+        self.mtu_file.update(context);
     }
 
     /// Stops all controllers; their leased keys are deleted if the store answers in time.
     pub(super) async fn stop(&mut self) {
         self.node_status.stop().await;
         self.felix_status.stop().await;
-        self.tunnel_address.stop().await;
+        self.ipip_address.stop().await;
+        self.vxlan_address.stop().await;
+        self.vxlan_v6_address.stop().await;
         self.ipam_gc.stop().await;
         self.pool_usage.stop().await;
+        self.mtu_file.stop().await;
     }
 }

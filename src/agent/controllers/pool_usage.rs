@@ -92,9 +92,10 @@ impl Controller for PoolUsageController {
 }
 
 async fn read_usage(store: &dyn Store) -> Result<PoolUsages, StoreError> {
-    let snapshot = store.list(&IpamState::prefixes(&Keyspace::Global)).await?;
+    let space = Keyspace::of(store.dialect().await?);
+    let snapshot = store.list(&IpamState::prefixes(&space)).await?;
     // Parsing a large store takes some tenths of a second, and this thread answers requests.
-    let work = move || count(&IpamState::of(&Keyspace::Global, &snapshot));
+    let work = move || count(&IpamState::of(&space, &snapshot));
     let counted = tokio::task::spawn_blocking(work).await;
     counted.map_err(|error| StoreError::Unreachable(format!("a task ended early: {error}")))
 }

@@ -1,29 +1,41 @@
-//! Controller of the host's tunnel address: allocates it from an IPIP pool, as Calico's node helper does.
+//! Controllers of the host's tunnel addresses: allocate each from a pool with that kind of tunnel, as Calico's
+//! node helper does.
 //!
-//! The IPAM handle is `ipip-tunnel-addr-<node>` with the attributes `node` and `type` = `ipipTunnelAddress`;
-//! the key is `v1/host/<h>/config/IpInIpTunnelAddr`. The address is allocated when an enabled IPIP pool
-//! appears, moved when its pool is deleted or another holder has it, and released when no IPIP pool remains.
-//! Addresses of a disabled pool stay allocated. An address outside of the IPIP pools that IPAM never
-//! allocated is an operator's choice and is not changed.
+//! | tunnel | IPAM handle | attribute `type` | v1: key `v1/host/<h>/config/` | Calico 3: member of the Node |
+//! | --- | --- | --- | --- | --- |
+//! | IPIP | `ipip-tunnel-addr-<node>` | `ipipTunnelAddress` | `IpInIpTunnelAddr` | `bgp.ipv4IPIPTunnelAddr` |
+//! | VXLAN | `vxlan-tunnel-addr-<node>` | `vxlanTunnelAddress` | `IPv4VXLANTunnelAddr` | `ipv4VXLANTunnelAddr` |
+//! | VXLAN over IPv6 | `vxlan-v6-tunnel-addr-<node>` | `vxlanV6TunnelAddress` | `IPv6VXLANTunnelAddr` | `ipv6VXLANTunnelAddr` |
+//!
+//! The attribute `node` names the host. [`Writer`] writes the address in the dialect of the store. The address
+//! is allocated when an enabled pool of its kind appears, moved when its pool is deleted or another holder has
+//! it, and released when no such pool remains. Addresses of a disabled pool stay allocated. An address outside
+//! of these pools that IPAM never allocated is an operator's choice and is not changed.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::marker::PhantomData;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use jiff::Timestamp;
 use serde_json::{Map, Value};
-use tortie_config::key::{IpFamily, Key, Scope};
+use tortie_config::key::IpFamily;
 use tortie_net::Cidr;
 
 use super::life_cycle::{Context, Controller, ControllerHandle, Report, Wake};
+use super::tunnel_kinds::Tunnel;
 use crate::agent::core::input::Input;
 use crate::agent::core::observed_state::TunnelAddressReport;
-use tortie_engine::ipam::{AddressRequest, AllocationRequest, Exclusions, Ipam, IpamError};
-use tortie_store::{Compare, Op, Outcome, Store, Txn};
+use tortie_engine::ipam::{AddressRequest, AddressUse, AllocationRequest, Exclusions, Ipam, IpamError};
+use tortie_engine::writer::{WriteError, Writer, birth};
+use tortie_store::{KeyValue, Outcome, Store, StoreError};
 
 /// First retry after a failure; the wait doubles with each further failure.
 const RETRY: Duration = Duration::from_secs(2);
 /// Longest wait between retries.
 const RETRY_MAX: Duration = Duration::from_secs(120);
+/// Attempts to write the address. In a Calico 3 store it is a member of the Node, which others write, too.
+const ATTEMPTS: u32 = 10;
 /// Interval of checks without a change: an operator may have released the address.
 const RECHECK_INTERVAL: Duration = Duration::from_secs(600);
 
@@ -31,10 +43,10 @@ const RECHECK_INTERVAL: Duration = Duration::from_secs(600);
 /// written now.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(in crate::agent) struct TunnelAddressIntent {
-    /// IPv4 pools with IPIP that IPAM may use, and true for those that are enabled.
+    /// Pools with the tunnel that IPAM may use, and true for those that are enabled.
     pub(in crate::agent) pools: Vec<(Cidr, bool)>,
     /// Address in the key; `None` if the key is absent or no address.
-    pub(in crate::agent) stored: Option<Ipv4Addr>,
+    pub(in crate::agent) stored: Option<IpAddr>,
     /// Addresses that must not be allocated on this host.
     pub(in crate::agent) excluded: Exclusions,
 }
@@ -58,21 +70,22 @@ enum TunnelAddressAction {
     /// The address is correct, or nothing can be done. Other addresses of the handle are released.
     Keep,
     /// Allocate exactly this address: the key names it and it is free.
-    Claim(Ipv4Addr),
+    Claim(IpAddr),
     /// Write this address, which the handle already holds, into the key.
-    Write(Ipv4Addr),
+    Write(IpAddr),
     /// Allocate a new address from these pools, write it into the key, release the old one.
     Allocate(Vec<Cidr>),
     /// Release all addresses, and delete the key if it names one of them.
     Release,
 }
 
-fn next_action(
-    wanted: &TunnelAddressIntent,
-    held: &[Ipv4Addr],
-    holder: AddressHolder,
-) -> TunnelAddressAction {
-    let covered = |addr: Ipv4Addr| wanted.pools.iter().any(|(pool, _)| pool.contains(IpAddr::V4(addr)));
+/// Returns true if an address is of the tunnel's family.
+fn is_of<T: Tunnel>(addr: IpAddr) -> bool {
+    IpFamily::of(addr) == T::KIND.family()
+}
+
+fn next_action(wanted: &TunnelAddressIntent, held: &[IpAddr], holder: AddressHolder) -> TunnelAddressAction {
+    let covered = |addr: IpAddr| wanted.pools.iter().any(|(pool, _)| pool.contains(addr));
     let enabled: Vec<Cidr> = wanted.pools.iter().filter(|(_, on)| *on).map(|(pool, _)| *pool).collect();
     let given = holder == AddressHolder::Ours || holder == AddressHolder::Unmarked;
     let anew = || match held.iter().copied().find(|addr| covered(*addr)) {
@@ -96,16 +109,16 @@ fn next_action(
 }
 
 /// Allocates, moves and releases the tunnel address.
-pub(in crate::agent) struct TunnelAddressController {
+pub(in crate::agent) struct TunnelAddressController<T> {
+    tunnel: PhantomData<T>,
     ipam: Ipam,
     store: Arc<dyn Store>,
     node: String,
     handle: String,
-    key: String,
     report: Report,
 }
 
-impl Controller for TunnelAddressController {
+impl<T: Tunnel> Controller for TunnelAddressController<T> {
     type Desired = Option<TunnelAddressIntent>;
     const WRITES: bool = true;
 
@@ -116,10 +129,11 @@ impl Controller for TunnelAddressController {
             return Some(None);
         }
         let pools = core.model().pools().map(|pool| pool.value);
-        let pools = pools.filter(|pool| pool.cidr.is_v4() && pool.ipip.is_some() && pool.ipam);
+        let pools = pools.filter(|pool| is_of::<T>(pool.cidr.addr()) && T::is_of(pool) && pool.ipam);
+        let pools = pools.filter(|pool| core.model().serves_tunnels(pool));
         Some(Some(TunnelAddressIntent {
             pools: pools.map(|pool| (pool.cidr, !pool.disabled)).collect(),
-            stored: core.model().settings().ip_in_ip_tunnel_addr,
+            stored: T::stored(core.model()),
             excluded: core.exclusions(Instant::now()),
         }))
     }
@@ -155,7 +169,10 @@ impl Controller for TunnelAddressController {
                 };
                 if problem != reported {
                     reported.clone_from(&problem);
-                    (self.report)(Input::TunnelAddress(TunnelAddressReport::Problem(problem)));
+                    (self.report)(Input::TunnelAddress(TunnelAddressReport::Problem(
+                        T::NAME.to_owned(),
+                        problem,
+                    )));
                 }
             }
             if handle.wait(tokio::time::sleep(next)).await == Wake::Stopped {
@@ -165,21 +182,21 @@ impl Controller for TunnelAddressController {
     }
 }
 
-impl TunnelAddressController {
+impl<T: Tunnel> TunnelAddressController<T> {
     pub(super) fn new(store: Arc<dyn Store>, node: &str, report: Report) -> Self {
         Self {
+            tunnel: PhantomData,
             ipam: Ipam::new(Arc::clone(&store)),
             store,
             node: node.to_owned(),
-            handle: format!("ipip-tunnel-addr-{node}"),
-            key: Key::Setting(Scope::Host(node.to_owned()), "IpInIpTunnelAddr".to_owned()).to_string(),
+            handle: format!("{}-{node}", T::HANDLE),
             report,
         }
     }
 
     /// Reconciles key and IPAM with the intent. After an interruption at any point the handle still holds the
     /// address, and the next call continues from there.
-    async fn reconcile(&self, wanted: &TunnelAddressIntent) -> Result<Option<String>, IpamError> {
+    async fn reconcile(&self, wanted: &TunnelAddressIntent) -> Result<Option<String>, TunnelAddressError> {
         let held = self.held().await?;
         if wanted.pools.is_empty() && wanted.stored.is_none() && held.is_empty() {
             return Ok(None);
@@ -188,7 +205,7 @@ impl TunnelAddressController {
             Some(addr) => self.holder(addr).await?,
             None => AddressHolder::Nobody,
         };
-        let old = wanted.stored.filter(|_| holder == AddressHolder::Unmarked).map(IpAddr::V4);
+        let old = wanted.stored.filter(|_| holder == AddressHolder::Unmarked);
         match next_action(wanted, &held, holder) {
             TunnelAddressAction::Keep => {
                 // Releases addresses that an interruption left in the handle, or that an operator's value
@@ -197,20 +214,25 @@ impl TunnelAddressController {
                 Ok(None)
             }
             TunnelAddressAction::Claim(addr) => {
-                match self.assign(wanted, AddressRequest::Exact(IpAddr::V4(addr))).await {
+                match self.assign(wanted, AddressRequest::Exact(addr)).await {
                     Ok(_) => Ok(Some(format!(
                         "{addr} is allocated to the tunnel now: only its setting was in the store"
                     ))),
                     // A disabled pool allocates nothing; an existing address stays in use.
                     Err(IpamError::Disabled(_)) => Ok(None),
-                    Err(error) => Err(error),
+                    Err(error) => Err(error.into()),
                 }
             }
             TunnelAddressAction::Write(addr) => self.write(wanted, addr, &held, old).await,
             TunnelAddressAction::Allocate(pools) => {
-                let want = AddressRequest::Any { family: IpFamily::V4, count: 1, pools };
+                let want = AddressRequest::Any { family: T::KIND.family(), count: 1, pools };
                 let addr = self.assign(wanted, want).await?;
-                self.write(wanted, addr, &held, old).await
+                let written = self.write(wanted, addr, &held, old).await;
+                if let Err(TunnelAddressError::Changed | TunnelAddressError::Value(_)) = written {
+                    // It is certain that nothing names the address.
+                    self.ipam.release(&[addr], Some(&self.handle)).await?;
+                }
+                written
             }
             TunnelAddressAction::Release => {
                 let given = holder == AddressHolder::Ours || holder == AddressHolder::Unmarked;
@@ -220,7 +242,7 @@ impl TunnelAddressController {
                         self.ipam.release(&[old], None).await?;
                     }
                     self.ipam.release_handle(&self.handle).await?;
-                    return Ok(Some(format!("no IPIP pool remains: {addr} is released")));
+                    return Ok(Some(format!("no {} pool remains: {addr} is released", T::NAME)));
                 }
                 self.ipam.release_handle(&self.handle).await?;
                 Ok(None)
@@ -228,16 +250,13 @@ impl TunnelAddressController {
         }
     }
 
-    async fn held(&self) -> Result<Vec<Ipv4Addr>, IpamError> {
+    async fn held(&self) -> Result<Vec<IpAddr>, IpamError> {
         let held = self.ipam.allocated_to(&self.handle).await?;
-        Ok(held
-            .into_iter()
-            .filter_map(|addr| if let IpAddr::V4(addr) = addr { Some(addr) } else { None })
-            .collect())
+        Ok(held.into_iter().filter(|addr| is_of::<T>(*addr)).collect())
     }
 
-    async fn holder(&self, addr: Ipv4Addr) -> Result<AddressHolder, IpamError> {
-        Ok(match self.ipam.lookup(IpAddr::V4(addr)).await? {
+    async fn holder(&self, addr: IpAddr) -> Result<AddressHolder, IpamError> {
+        Ok(match self.ipam.lookup(addr).await? {
             None => AddressHolder::Nobody,
             Some(held) if held.handle.as_deref() == Some(&*self.handle) => AddressHolder::Ours,
             Some(held) if held.handle.is_none() && held.attributes.is_empty() => AddressHolder::Unmarked,
@@ -245,12 +264,8 @@ impl TunnelAddressController {
         })
     }
 
-    async fn assign(
-        &self,
-        wanted: &TunnelAddressIntent,
-        want: AddressRequest,
-    ) -> Result<Ipv4Addr, IpamError> {
-        let attributes: Map<String, Value> = [("node", &*self.node), ("type", "ipipTunnelAddress")]
+    async fn assign(&self, wanted: &TunnelAddressIntent, want: AddressRequest) -> Result<IpAddr, IpamError> {
+        let attributes: Map<String, Value> = [("node", &*self.node), ("type", T::TYPE)]
             .into_iter()
             .map(|(name, value)| (name.to_owned(), value.into()))
             .collect();
@@ -259,26 +274,23 @@ impl TunnelAddressController {
             addresses: vec![want],
             handle: Some(self.handle.clone()),
             attributes,
+            address_use: AddressUse::Tunnel,
             ..AllocationRequest::default()
         };
         let ipam = self.ipam.clone().excluding(wanted.excluded.clone());
         let given = ipam.assign(&request).await?;
-        match given.first().map(|given| given.addr) {
-            Some(IpAddr::V4(addr)) => Ok(addr),
-            _ => {
-                Err(IpamError::BadRequest("an IPv4 address was requested and none was allocated".to_owned()))
-            }
-        }
+        let nothing = || IpamError::BadRequest("an address was requested and none was allocated".to_owned());
+        given.first().map(|given| given.addr).ok_or_else(nothing)
     }
 
     /// Writes an address that the handle holds into the key, then releases the handle's other addresses.
     async fn write(
         &self,
         wanted: &TunnelAddressIntent,
-        addr: Ipv4Addr,
-        held: &[Ipv4Addr],
+        addr: IpAddr,
+        held: &[IpAddr],
         old: Option<IpAddr>,
-    ) -> Result<Option<String>, IpamError> {
+    ) -> Result<Option<String>, TunnelAddressError> {
         let written = self.put(wanted, Some(addr)).await?;
         self.release(held, Some(addr)).await?;
         if let Some(old) = old {
@@ -290,46 +302,65 @@ impl TunnelAddressController {
         }))
     }
 
-    async fn release(&self, held: &[Ipv4Addr], but: Option<Ipv4Addr>) -> Result<(), IpamError> {
-        let others: Vec<IpAddr> =
-            held.iter().filter(|addr| Some(**addr) != but).map(|addr| IpAddr::V4(*addr)).collect();
+    async fn release(&self, held: &[IpAddr], but: Option<IpAddr>) -> Result<(), IpamError> {
+        let others: Vec<IpAddr> = held.iter().copied().filter(|addr| Some(*addr) != but).collect();
         if !others.is_empty() {
             self.ipam.release(&others, Some(&self.handle)).await?;
         }
         Ok(())
     }
 
-    /// Writes or deletes the key, unless it changed since `wanted` was computed: then the next call does it.
-    /// Returns false if the key already has this value.
-    async fn put(&self, wanted: &TunnelAddressIntent, addr: Option<Ipv4Addr>) -> Result<bool, IpamError> {
-        let found = self.store.get(&self.key).await?;
-        let text = found.as_ref().and_then(|kv| std::str::from_utf8(&kv.value).ok()).map(str::trim);
-        let stored = text.and_then(|text| text.parse::<Ipv4Addr>().ok());
-        if addr.is_some() && stored == addr {
-            return Ok(false);
+    /// Writes or removes the stored address, unless it changed since `wanted` was computed: then the next call
+    /// does it. Returns false if it is stored already.
+    async fn put(
+        &self,
+        wanted: &TunnelAddressIntent,
+        addr: Option<IpAddr>,
+    ) -> Result<bool, TunnelAddressError> {
+        for _ in 0..ATTEMPTS {
+            let writer = Writer::of(self.store.dialect().await?);
+            let found = self.store.get(&writer.tunnel_address_key(&self.node, T::KIND)).await?;
+            let read = |kv: &KeyValue| writer.stored_tunnel_address(T::KIND, kv);
+            let stored = found.as_ref().and_then(read);
+            if addr.is_some() && stored == addr {
+                return Ok(false);
+            }
+            if stored != wanted.stored {
+                return Err(TunnelAddressError::Changed);
+            }
+            let birth = birth(rand::random(), Timestamp::now());
+            let txn = writer.tunnel_address(&self.node, T::KIND, addr, found.as_ref(), &birth)?;
+            let Some(txn) = txn else { return Ok(true) };
+            if let Outcome::Committed(_) = self.store.commit(txn).await? {
+                return Ok(true);
+            }
         }
-        if stored != wanted.stored {
-            return Err(IpamError::Busy { attempts: 1 });
-        }
-        let compare = match &found {
-            Some(kv) => Compare::ModRevision(self.key.clone(), kv.mod_revision),
-            None => Compare::Absent(self.key.clone()),
-        };
-        let key = self.key.clone();
-        let op = match addr {
-            Some(addr) => Op::Put { key, value: addr.to_string().into_bytes(), lease: None },
-            None => Op::Delete { key },
-        };
-        match self.store.commit(Txn { compare: vec![compare], ops: vec![op] }).await? {
-            Outcome::Committed(_) => Ok(true),
-            Outcome::Conflict => Err(IpamError::Busy { attempts: 1 }),
-        }
+        Err(TunnelAddressError::Changed)
     }
+}
+
+/// Reason why the tunnel address is not as it should be.
+#[derive(Debug, thiserror::Error)]
+enum TunnelAddressError {
+    /// IPAM has none.
+    #[error(transparent)]
+    Ipam(#[from] IpamError),
+    /// The store cannot be read or written.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The stored value must not be replaced.
+    #[error(transparent)]
+    Value(#[from] WriteError),
+    /// Another program writes the same place.
+    #[error("another process changes the stored address of this tunnel: the agent tries again")]
+    Changed,
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::tunnel_kinds::Ipip;
     use super::*;
+    use tortie_store::{Op, Txn};
 
     fn wanted(pools: &[(&str, bool)], stored: Option<&str>) -> TunnelAddressIntent {
         TunnelAddressIntent {
@@ -339,7 +370,7 @@ mod tests {
         }
     }
 
-    fn addr(text: &str) -> Ipv4Addr {
+    fn addr(text: &str) -> IpAddr {
         text.parse().unwrap()
     }
 
@@ -409,7 +440,7 @@ mod tests {
             Op::Put { key: "/calico/v1/ipam/v4/pool/10.0.0.0-24".to_owned(), value: pool, lease: None };
         store.commit(Txn { ops: vec![pool], ..Txn::default() }).await.unwrap();
         let io = tokio::runtime::Handle::current();
-        let controller = TunnelAddressController::new(Arc::clone(&store), "h1", Arc::new(|_| ()));
+        let controller = TunnelAddressController::<Ipip>::new(Arc::clone(&store), "h1", Arc::new(|_| ()));
         let mut controller =
             crate::agent::controllers::life_cycle::RunningController::start(&io, true, controller);
         let wanted = wanted(&[("10.0.0.0/24", true)], None);

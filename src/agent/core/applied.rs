@@ -86,14 +86,18 @@ pub(in crate::agent) fn verdict(
         ));
     }
     let source = match &key {
-        Key::Policy { tier, name } => {
-            Some(Source::Policy { tier: tier.as_str().into(), name: name.as_str().into() })
-        }
+        Key::Policy { tier, name } => Some(Source::policy(core.model.dialect(), tier, name)),
         Key::Profile { name, part: ProfilePart::Rules } => Some(Source::Profile(name.as_str().into())),
         _ => None,
     };
-    if matches!(key, Key::Policy { .. } | Key::Profile { .. } | Key::TierMetadata { .. })
-        && let Some(why) = &core.enforcement.rules_problem
+    if matches!(
+        key,
+        Key::Policy { .. }
+            | Key::Profile { .. }
+            | Key::TierMetadata { .. }
+            | Key::Tier { .. }
+            | Key::NetworkSet { .. }
+    ) && let Some(why) = &core.enforcement.rules_problem
     {
         return failed(why.clone());
     }

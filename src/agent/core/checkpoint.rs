@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use tortie_bgp::State;
+use tortie_config::Dialect;
 use tortie_net::Cidr;
 
 use super::enforcement::EnforcementCheckpoint;
@@ -24,7 +25,7 @@ use super::store_link::change_revisions::ChangeRevisions;
 use super::store_link::watch_scope::WatchScope;
 use super::{Core, Phase};
 use tortie_engine::model::{Guard, Model, ModelChanges, WatchPart};
-use tortie_engine::routing::{ChangeId, ChangeIds, Planner};
+use tortie_engine::routing::{ChangeId, ChangeIds, LiveMigrations, MigrationCheckpoint, Planner};
 use tortie_store::{Change, Delta, KeyValue, Snapshot};
 
 /// The store's entries at one revision.
@@ -50,6 +51,8 @@ pub(in crate::agent) struct Checkpoint {
     blackholes: BTreeSet<Cidr>,
     refused: BTreeMap<Cidr, String>,
     enforcement: EnforcementCheckpoint,
+    #[serde(default)]
+    migrations: MigrationCheckpoint,
     guard: Guard,
     scope: BTreeSet<String>,
     listed: u64,
@@ -59,6 +62,8 @@ pub(in crate::agent) struct Checkpoint {
     /// Store from which the blocks were listed; `None` in a checkpoint of an older version.
     #[serde(default)]
     blocks_store_id: Option<String>,
+    #[serde(default)]
+    dialect: Dialect,
     link: LinkCheckpoint,
     next_change: ChangeIds,
     next_entry: u64,
@@ -107,8 +112,11 @@ pub(in crate::agent) fn take(core: &Core) -> Option<Checkpoint> {
         blackholes,
         refused_blackholes,
         observes: _,
+        data_model: _,
         kernel_writes: _,
         enforcement,
+        migrations,
+        routes_sent,
         frozen,
         guard,
         pending,
@@ -147,6 +155,7 @@ pub(in crate::agent) fn take(core: &Core) -> Option<Checkpoint> {
         && cached.is_none()
         && pending_since.is_none()
         && !from_cache
+        && routes_sent.is_none()
         && effects.is_empty();
     if !rests {
         return None;
@@ -170,6 +179,7 @@ pub(in crate::agent) fn take(core: &Core) -> Option<Checkpoint> {
         blackholes: blackholes.clone(),
         refused: refused_blackholes.clone(),
         enforcement: enforcement.checkpoint(after),
+        migrations: migrations.checkpoint(after),
         guard: guard.clone(),
         scope: scope.watched().clone(),
         listed: *listed,
@@ -177,6 +187,7 @@ pub(in crate::agent) fn take(core: &Core) -> Option<Checkpoint> {
         keys: *keys,
         store_id: model.store_id().to_owned(),
         blocks_store_id: Some(model.blocks_store_id().to_owned()),
+        dialect: model.dialect(),
         link: LinkCheckpoint {
             connected: *connected,
             away: unreachable_reason.clone(),
@@ -206,10 +217,14 @@ pub(in crate::agent) fn restore(
     let at = |after: Duration| started + after;
     let model = model(&options.name, &checkpoint, entries);
     let node = checkpoint.observed.node_options(&options.node, options.kernel_writes);
-    let planner = Planner::new(&model, node);
+    let migrations = LiveMigrations::restore(&model, checkpoint.migrations, now.mono, at);
+    let mut planner = Planner::new(&model, node);
+    planner.reroute(migrations.routings());
+    planner.update(&model, &ModelChanges::default());
     core.intent = Some(Arc::new(planner.intent().clone()));
     core.planner = Some(planner);
-    core.enforcement.restore(checkpoint.enforcement, &model, at);
+    core.enforcement.restore(checkpoint.enforcement, &model, &migrations, at);
+    core.migrations = migrations;
     core.model = Arc::new(model);
     core.started = started;
     core.phase = if checkpoint.running { Phase::Running } else { Phase::Loaded };
@@ -263,6 +278,7 @@ pub(in crate::agent) fn restore(
 /// leave in use.
 fn model(name: &str, checkpoint: &Checkpoint, entries: Entries) -> Model {
     let mut model = Model::new(name);
+    model.set_dialect(checkpoint.dialect);
     let revision = checkpoint.link.revision;
     let whole = Snapshot {
         revision,
@@ -279,6 +295,6 @@ fn model(name: &str, checkpoint: &Checkpoint, entries: Entries) -> Model {
         None => drop(model.replace(WatchPart::All, &whole)),
     }
     let changes = entries.unreadable.into_iter().map(Change::Put).collect();
-    model.apply(&Delta { revision, changes });
+    model.apply_unreadable(&Delta { revision, changes });
     model
 }

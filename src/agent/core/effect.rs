@@ -19,6 +19,8 @@ pub(in crate::agent) enum Effect {
     Speaker(Arc<RoutingIntent>, ChangeId),
     /// Allow the speaker to send End-of-RIB.
     LocalReady,
+    /// Create what says that the store is ready: a Calico 3 store lacks it.
+    CreateCluster,
     /// Register the host and start the other threads: the first snapshot was read.
     Loaded,
     /// Remove stale kernel routes, those that were not learned again.

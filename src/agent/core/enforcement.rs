@@ -19,7 +19,7 @@ use crate::agent::core::counters;
 use crate::agent::core::effect::{Effect, LogLine, Severity, Subsystem};
 use tortie_engine::model::{Model, ModelChanges};
 use tortie_engine::policy::{Chain, Engine, Globals, Ruleset, RulesetDelta, SetChange, Source};
-use tortie_engine::routing::ChangeId;
+use tortie_engine::routing::{ChangeId, EndpointRoutings, LiveMigrations};
 use tortie_kernel::{EndpointCondition, Mode, PolicyChange};
 
 /// Maximum number of unacknowledged changes that get a flight recorder entry of their own.
@@ -63,6 +63,8 @@ pub(in crate::agent) struct EnforcementCheckpoint {
 pub(in crate::agent) struct Enforcement {
     mode: Mode,
     policy: Option<Policy>,
+    /// Routing of endpoints in the last change that contained one.
+    routings: Arc<EndpointRoutings>,
     serial: u64,
     acknowledged: u64,
     /// Unacknowledged changes, oldest first.
@@ -100,6 +102,7 @@ impl Enforcement {
         Self {
             mode,
             policy: None,
+            routings: Arc::default(),
             serial: 0,
             acknowledged: 0,
             in_flight: VecDeque::new(),
@@ -134,8 +137,10 @@ impl Enforcement {
         &mut self,
         from: EnforcementCheckpoint,
         model: &Model,
+        migrations: &LiveMigrations,
         at: impl Fn(Duration) -> Instant,
     ) {
+        self.routings = Arc::new(migrations.routings());
         self.policy = (self.mode != Mode::Off).then(|| Policy::of(model));
         self.serial = from.serial;
         self.acknowledged = from.acknowledged;
@@ -217,7 +222,8 @@ impl Enforcement {
             return Some((delta, Some(globals)));
         };
         let delta = policy.engine.update(model, &changes.keys);
-        let globals = Globals::may_differ(changes)
+        let is_other_model = policy.globals.dialect != model.dialect();
+        let globals = (is_other_model || Globals::may_differ(changes))
             .then(|| Globals::of(model))
             .filter(|globals| *globals != *policy.globals)
             .map(Arc::new);
@@ -240,7 +246,17 @@ impl Core {
             return;
         }
         let first = self.enforcement.policy.is_none();
-        let Some((delta, globals)) = self.enforcement.update(&self.model, changes) else { return };
+        let routings = self.migrations.routings();
+        let routings = (routings != *self.enforcement.routings).then(|| Arc::new(routings));
+        let update = self.enforcement.update(&self.model, changes);
+        let (delta, globals) = match update {
+            Some(update) => update,
+            None if routings.is_some() => Default::default(),
+            None => return,
+        };
+        if let Some(routings) = &routings {
+            self.enforcement.routings = Arc::clone(routings);
+        }
         let change = routed.unwrap_or_else(|| self.begin_change(changes, revision));
         self.record_policy(&delta, globals.is_some() && !first, change, revision);
         let enforcement = &mut self.enforcement;
@@ -255,7 +271,13 @@ impl Core {
         let received = self.pending_since.unwrap_or(self.now.mono);
         let serial = enforcement.serial;
         enforcement.in_flight.push_back(InFlight { serial, change, subject, trigger, received });
-        self.effects.push(Effect::Enforce(Arc::new(PolicyChange { serial, change, delta, globals })));
+        self.effects.push(Effect::Enforce(Arc::new(PolicyChange {
+            serial,
+            change,
+            delta,
+            globals,
+            routings,
+        })));
     }
 
     /// Processes the kernel thread's acknowledgement.
@@ -268,6 +290,11 @@ impl Core {
     ) {
         let enforcement = &mut self.enforcement;
         enforcement.acknowledged = enforcement.acknowledged.max(serial);
+        if self.routes_sent.is_some_and(|sent| sent <= serial) {
+            self.routes_sent = None;
+            self.send_speaker_intent(change);
+        }
+        let enforcement = &mut self.enforcement;
         let done = enforcement.in_flight.partition_point(|sent| sent.serial <= serial);
         let done: Vec<_> = enforcement.in_flight.drain(..done).collect();
         if micros > 0 {

@@ -76,6 +76,11 @@ impl Core {
                 self.on_enforced(serial, change, failed, micros);
             }
             KernelFact::Endpoints(changed) => self.record_conditions(changed),
+            KernelFact::Arrived(endpoint) => {
+                if self.migrations.see(&endpoint, self.now.mono) {
+                    self.follow_migrations();
+                }
+            }
             KernelFact::Applied { generation, change, failed, acknowledged, micros } => {
                 self.record_blackholes(change, &acknowledged, micros);
                 self.on_applied(generation, change, failed);
@@ -467,11 +472,15 @@ impl Core {
             TunnelAddressReport::Done(text) => {
                 self.log_and_record(ChangeId::default(), Plane::Agent, '~', subject, &text);
             }
-            TunnelAddressReport::Problem(problem) => {
+            TunnelAddressReport::Problem(tunnel, problem) => {
                 if let Some(text) = &problem {
                     self.log_and_record(ChangeId::default(), Plane::Agent, '!', subject, text);
                 }
-                self.observed.tunnel_address_problem = problem;
+                let problems = &mut self.observed.tunnel_address_problems;
+                match problem {
+                    Some(text) => drop(problems.insert(tunnel, text)),
+                    None => drop(problems.remove(&tunnel)),
+                }
             }
         }
     }

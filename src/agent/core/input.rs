@@ -59,8 +59,12 @@ pub(in crate::agent) enum Input {
     IpamGc(GcPass),
     /// Usage of the pools by all hosts; `None` if another host reads it.
     PoolUsage(Option<PoolUsages>),
+    /// Reason why the file with the MTU of workloads cannot be written.
+    MtuFile(Option<String>),
     /// Problems that the host checks found.
     HostChecks(Vec<Problem>),
+    /// A live migration's time is over.
+    MigrationsDue,
     /// Hosts with a running agent. `one_machine`: the store serves one machine only.
     Hosts { hosts: Vec<NodeStatus>, one_machine: bool },
 }

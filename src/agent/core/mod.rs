@@ -9,6 +9,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Instant;
 
+use tortie_config::Dialect;
+use tortie_config::key::Key;
 use tortie_net::Cidr;
 
 use crate::agent::core::counters::CoreCounters;
@@ -22,10 +24,14 @@ use crate::agent::core::recorder::{Plane, Recorder};
 use crate::agent::core::store_link::StoreLink;
 use crate::agent::core::store_link::change_revisions::ChangeRevisions;
 use crate::agent::core::store_link::watch_scope::WatchScope;
-use tortie_engine::model::{Freeze, Guard, Model, ModelChanges, Unexplained, WatchPart, host_of_affinities};
-use tortie_engine::routing::{ChangeId, ChangeIds, NodeOptions, Planner, RoutingIntent};
-use tortie_kernel::KernelIntent;
-use tortie_store::{Cached, Change, Delta, FeedEvent, Snapshot, StoreError};
+use tortie_engine::model::{
+    Freeze, Guard, Model, ModelChanges, ObjectCounts, Unexplained, WatchPart, host_of_affinities,
+};
+use tortie_engine::routing::{
+    ChangeId, ChangeIds, LiveMigrations, NodeOptions, Planner, RoutingIntent, Transition,
+};
+use tortie_kernel::{KernelIntent, Mode};
+use tortie_store::{Cached, Change, DataModel, Delta, FeedEvent, Snapshot, StoreError};
 
 /// Phase of the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,8 +63,12 @@ pub(super) struct Core {
     blackholes: BTreeSet<Cidr>,
     refused_blackholes: BTreeMap<Cidr, String>,
     observes: bool,
+    data_model: DataModel,
     kernel_writes: bool,
     enforcement: Enforcement,
+    migrations: LiveMigrations,
+    /// Number of the policy change with routes that must be in the kernel before they are announced.
+    routes_sent: Option<u64>,
     frozen: Option<Freeze>,
     guard: Guard,
     /// Changes that were read but not acted on yet.
@@ -87,7 +97,7 @@ pub(super) struct Core {
 
 impl Core {
     pub(super) fn new(options: &CoreOptions, now: Now) -> Self {
-        let CoreOptions { name, node, observes, kernel_writes, policy } = options.clone();
+        let CoreOptions { name, node, observes, data_model, kernel_writes, policy } = options.clone();
         let model = Arc::new(Model::new(&name));
         Self {
             node,
@@ -104,10 +114,13 @@ impl Core {
             blackholes: BTreeSet::new(),
             refused_blackholes: BTreeMap::new(),
             observes,
+            data_model,
             kernel_writes,
             enforcement: Enforcement::new(policy),
+            migrations: LiveMigrations::default(),
+            routes_sent: None,
             frozen: None,
-            guard: Guard::new(),
+            guard: Guard::new(observes),
             pending: ModelChanges::everything(),
             scope: WatchScope::default(),
             cached: None,
@@ -147,7 +160,15 @@ impl Core {
             Input::Feed(event) => self.on_feed_event(event),
             Input::FeedIdle => self.act_on_pending(),
             Input::StoreTimeout => self.use_cache(),
-            Input::Attached(routes) => self.observed.attached = routes,
+            Input::Attached(routes) => {
+                self.migrations.set_attached(routes.clone());
+                self.observed.attached = routes;
+            }
+            Input::MigrationsDue => {
+                if self.migrations.expire(now.mono) {
+                    self.follow_migrations();
+                }
+            }
             Input::Twin(machine) => {
                 self.guard.set_twin(machine);
                 self.act_on_pending();
@@ -159,6 +180,7 @@ impl Core {
             Input::TunnelAddress(outcome) => self.on_tunnel_address(outcome),
             Input::IpamGc(outcome) => self.record_gc_pass(outcome),
             Input::PoolUsage(usage) => self.observed.pool_usage = usage,
+            Input::MtuFile(problem) => self.observed.mtu_file_problem = problem,
             Input::HostChecks(problems) => self.observed.host_problems = problems,
             Input::Hosts { hosts, one_machine } => {
                 if one_machine {
@@ -180,7 +202,11 @@ impl Core {
     /// Keeps the cached snapshot from disk, for a store that is unreachable or has lost data.
     fn on_cache(&mut self, cached: &Cached) {
         let snapshot = &cached.snapshot;
-        Arc::make_mut(&mut self.model).restore(cached);
+        // The store may be unreachable, so the entries themselves decide.
+        let dialect = self.data_model.dialect_of(snapshot.entries.iter().map(|kv| &*kv.key));
+        let model = Arc::make_mut(&mut self.model);
+        model.set_dialect(dialect);
+        model.restore(cached);
         self.guard.after_replace(self.model.object_counts(), &self.model, &snapshot.store_id);
         self.cached = Some(Arc::clone(&self.model));
         self.observed.cache_of = host_of_affinities(snapshot.entries.iter().map(|kv| &*kv.key));
@@ -221,8 +247,7 @@ impl Core {
             FeedEvent::Cached(cached) => self.on_cache(&cached),
             FeedEvent::Calico3(found) => {
                 self.observed.calico_3 = found;
-                // Observe mode may read any store.
-                self.guard.set_calico_3(found && !self.observes);
+                self.guard.set_dialect(if found { Dialect::V3 } else { Dialect::V1 });
             }
             FeedEvent::PutBack(proof) => {
                 Arc::make_mut(&mut self.model).forget_revisions();
@@ -267,7 +292,15 @@ impl Core {
         if self.link.snapshots > 0 && self.link.unreachable_reason.is_none() {
             *self.counters.restarts.entry("compacted").or_default() += 1;
         }
-        let before = self.model.object_counts();
+        let mut before = self.model.object_counts();
+        let dialect = if self.observed.calico_3 { Dialect::V3 } else { Dialect::V1 };
+        if self.model.dialect() != dialect {
+            // The entries of the other data model are no reference for a loss.
+            before = ObjectCounts::default();
+            Arc::make_mut(&mut self.model).set_dialect(dialect);
+            // Routes are decided by other rules, even if no entry differs.
+            self.pending.merge(ModelChanges { originated: true, filters: true, ..ModelChanges::default() });
+        }
         let mut changes = Arc::make_mut(&mut self.model).replace(WatchPart::Main, snapshot);
         // The first list after a start precedes the own affinities, so it has no blocks.
         if self.scope.are_blocks_read() {
@@ -284,7 +317,7 @@ impl Core {
     fn on_added_prefixes(&mut self, prefixes: &[String], snapshot: Snapshot) {
         let mut changes: Vec<Change> = prefixes
             .iter()
-            .filter(|key| snapshot.entries.iter().all(|kv| kv.key != **key))
+            .filter(|key| !key.ends_with('/') && snapshot.entries.iter().all(|kv| kv.key != **key))
             .map(|key| Change::Delete { key: key.clone() })
             .collect();
         changes.extend(snapshot.entries.into_iter().map(Change::Put));
@@ -292,7 +325,7 @@ impl Core {
         self.on_delta(&Delta { revision: snapshot.revision, changes });
     }
 
-    /// Extends the watch to the blocks that the own affinities name.
+    /// Extends the watch to the blocks that the own affinities name, or to all for a VXLAN pool.
     fn update_watch_scope(&mut self) {
         if !self.scope.is_main_read() {
             return;
@@ -318,9 +351,9 @@ impl Core {
             *if broken { refused } else { taken } += 1;
         }
         self.guard.after_delta(&self.model);
-        let affinities = changes.affinities;
+        let scope = changes.affinities || changes.pools;
         self.pending.merge(changes);
-        if affinities {
+        if scope {
             self.update_watch_scope();
         }
     }
@@ -335,11 +368,13 @@ impl Core {
         let frozen = self.guard.frozen(&self.model);
         if self.pending.is_clean() && self.frozen.is_none() && frozen.is_none() && self.loaded() {
             self.pending.keys.clear();
+            self.pending.objects.clear();
             self.trust_snapshot();
             return;
         }
         match frozen {
             Some(freeze) => {
+                self.create_cluster(&freeze);
                 self.freeze(Some(freeze));
                 if !self.loaded() {
                     self.use_cache();
@@ -366,6 +401,16 @@ impl Core {
         }
     }
 
+    /// Lets the agent create what says that the store is ready, if it starts on a Calico 3 store without it.
+    /// If the cache had it, it was lost.
+    fn create_cluster(&mut self, freeze: &Freeze) {
+        let is_lacking = freeze.code == "not-ready" && self.model.lacks_cluster();
+        let was_there = self.cached.as_ref().is_some_and(|cached| !cached.lacks_cluster());
+        if is_lacking && !was_there && self.kernel_writes && !self.loaded() {
+            self.effects.push(Effect::CreateCluster);
+        }
+    }
+
     /// Marks everything that was read as applied, and confirms the snapshot.
     fn trust_snapshot(&mut self) {
         self.in_force = self.link.revision;
@@ -382,6 +427,8 @@ impl Core {
             self.effects.push(Effect::Loaded);
         }
         self.report_unreadable(changes, first);
+        self.migrations.update(&self.model, changes, self.now.mono);
+        self.record_migrations();
         let routed = self.recompute(changes, revision);
         self.update_policy(changes, routed, revision);
         self.in_force = revision;
@@ -398,17 +445,26 @@ impl Core {
 
     /// Recomputes the routing intent; `None` if it does not change.
     fn recompute(&mut self, changes: &ModelChanges, revision: u64) -> Option<ChangeId> {
+        let routings = self.migrations.routings();
         let (planner, for_kernel) = match &mut self.planner {
             Some(planner) => {
+                let appears = planner.reroute(routings);
+                // A workload that has just arrived is not announced before packets reach it.
+                if appears && self.phase == Phase::Running && self.enforcement.mode() != Mode::Off {
+                    self.routes_sent = Some(self.enforcement.serial() + 1);
+                }
                 let changed = planner.update(&self.model, changes);
                 if changed.is_empty() {
                     return None;
                 }
-                (planner, changed.blackholes || changed.tunnel || changed.view)
+                (planner, changed.blackholes || changed.tunnel || changed.vxlan || changed.view)
             }
             none => {
                 let node = self.observed.node_options(&self.node, self.kernel_writes);
-                (none.insert(Planner::new(&self.model, node)), true)
+                let planner = none.insert(Planner::new(&self.model, node));
+                planner.reroute(routings);
+                planner.update(&self.model, &ModelChanges::default());
+                (planner, true)
             }
         };
         let intent = Arc::new(planner.intent().clone());
@@ -437,14 +493,16 @@ impl Core {
             change,
             blackholes: self.block_changes.clone(),
             tunnel: intent.tunnel.clone(),
+            vxlan: Arc::clone(&intent.vxlan),
             view: Arc::clone(&intent.view),
         })));
     }
 
-    /// Sends the intent to the speaker, without blocks whose blackhole the kernel has not acknowledged.
+    /// Sends the intent to the speaker, without blocks whose blackhole the kernel has not acknowledged. Waits for
+    /// the acknowledgement of routes to workloads that have just arrived.
     pub(super) fn send_speaker_intent(&mut self, change: ChangeId) {
         let Some(intent) = &self.intent else { return };
-        if self.phase != Phase::Running {
+        if self.phase != Phase::Running || self.routes_sent.is_some() {
             return;
         }
         let held: Vec<Cidr> = if self.kernel_writes {
@@ -460,6 +518,24 @@ impl Core {
             }
         }
         self.effects.push(Effect::Speaker(intent, change));
+    }
+
+    /// Acts on changed states of live migrations.
+    pub(super) fn follow_migrations(&mut self) {
+        self.pending.migrations = true;
+        self.act_on_pending();
+    }
+
+    /// Returns the time at which [`Input::MigrationsDue`] is due.
+    pub(super) fn migrations_due(&self) -> Option<Instant> {
+        self.migrations.deadline()
+    }
+
+    fn record_migrations(&mut self) {
+        for Transition { endpoint, state } in self.migrations.take_transitions() {
+            let subject = Key::Endpoint(endpoint).to_string();
+            self.log_and_record(ChangeId::default(), Plane::Policy, '~', &subject, state.as_str());
+        }
     }
 
     /// Returns the id of the last change that resulted from store events.

@@ -37,7 +37,7 @@ fn count_objects(model: &Model) -> ObjectCounts {
         match key {
             Key::Policy { .. } => counts.policies += 1,
             Key::Profile { part: ProfilePart::Rules, .. } => counts.profiles += 1,
-            Key::TierMetadata { .. } => counts.tiers += 1,
+            Key::TierMetadata { .. } | Key::Tier { .. } => counts.tiers += 1,
             _ => {}
         }
     }

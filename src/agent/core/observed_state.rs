@@ -25,8 +25,8 @@ pub(super) struct ObservedState {
     pub(super) listen_failed: BTreeMap<SocketAddr, String>,
     /// Reason why the tunnel device differs from the intent.
     pub(super) tunnel_problem: Option<String>,
-    /// Reason why this host has no tunnel address.
-    pub(super) tunnel_address_problem: Option<String>,
+    /// Reasons why this host has no tunnel address, by kind of tunnel.
+    pub(super) tunnel_address_problems: BTreeMap<String, String>,
     pub(super) gc: GcTotals,
     /// Usage of all pools; `None` if the controller of another host reads it.
     pub(super) pool_usage: Option<PoolUsages>,
@@ -61,6 +61,9 @@ pub(super) struct ObservedState {
     /// Reason why the cache on disk cannot be written.
     #[serde(default)]
     pub(super) cache_problem: Option<String>,
+    /// Reason why the file with the MTU of workloads cannot be written.
+    #[serde(default)]
+    pub(super) mtu_file_problem: Option<String>,
     /// Routes that the kernel rejected, with the error; at most 1,000.
     pub(super) failed_routes: BTreeMap<Cidr, String>,
 }
@@ -129,6 +132,6 @@ pub(in crate::agent) struct GcTotals {
 pub(in crate::agent) enum TunnelAddressReport {
     /// Description of an action that was carried out.
     Done(String),
-    /// Reason why the host has no tunnel address; `None` if it has one or needs none.
-    Problem(Option<String>),
+    /// Reason why the host has no address for this kind of tunnel; `None` if it has one or needs none.
+    Problem(String, Option<String>),
 }

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use tortie_engine::routing::NodeOptions;
 use tortie_kernel::Mode;
+use tortie_store::DataModel;
 
 /// Start options of the agent that affect the core's decisions.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -16,6 +17,9 @@ pub(in crate::agent) struct CoreOptions {
     /// Observe mode: compares other daemons' state with the intent and writes nothing.
     #[serde(default)]
     pub(in crate::agent) observes: bool,
+    /// Data model of the store, or automatic detection.
+    #[serde(default)]
+    pub(in crate::agent) data_model: DataModel,
     /// True if the agent writes routes.
     pub(in crate::agent) kernel_writes: bool,
     /// Mode of rules and endpoints.

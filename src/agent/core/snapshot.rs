@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tortie_bgp::State;
+use tortie_config::calico3::Problem as ObjectProblem;
 use tortie_config::counted;
 use tortie_config::key::IpFamily;
 use tortie_net::{Cidr, ScopedAddr};
@@ -16,14 +17,14 @@ use tortie_net::{Cidr, ScopedAddr};
 use crate::agent::core::Core;
 use crate::agent::core::observed_state::GcTotals;
 use crate::agent::core::peer_record::PeerRecord;
-use crate::agent::core::recorder::unreadable;
+use crate::agent::core::recorder::unreadable::{self, UnreadableValue};
 use crate::api::bgp::PeerRange;
 use crate::api::codes::{self, Kind, Severity};
 use crate::api::nodes::NodeStatus;
 use crate::api::policy::PolicyStatus;
 use crate::api::problem::{Problem, Subject};
 use crate::api::span;
-use crate::api::status::{InvalidObject, PoolStatus};
+use crate::api::status::PoolStatus;
 use tortie_engine::ipam::{HostNetwork, pool_overlap};
 use tortie_engine::model::{Freeze, Model};
 use tortie_engine::policy::{EndpointPolicy, Source};
@@ -50,11 +51,13 @@ pub(in crate::agent) struct CoreSnapshot {
     pub(in crate::agent) frozen: Option<Freeze>,
     /// The store contains objects of Calico 3.
     pub(in crate::agent) calico_3: bool,
-    /// The store contains hosts or pools of the v1 data model.
+    /// The store has objects of Calico 3 and keys of the v1 data model.
     pub(in crate::agent) has_v1_keys: bool,
     pub(in crate::agent) lag: Duration,
     pub(in crate::agent) keys: usize,
-    pub(in crate::agent) invalid: Vec<InvalidObject>,
+    pub(in crate::agent) invalid: Vec<UnreadableValue>,
+    /// Problems of objects of Calico 3 that are not in `invalid`.
+    pub(in crate::agent) object_problems: Vec<ObjectProblem>,
     pub(in crate::agent) running: bool,
     pub(in crate::agent) settled: bool,
     pub(in crate::agent) stopping: bool,
@@ -87,6 +90,7 @@ pub(in crate::agent) struct CoreSnapshot {
     pub(in crate::agent) rules_problem: Option<String>,
     pub(in crate::agent) log_problem: Option<String>,
     pub(in crate::agent) cache_problem: Option<String>,
+    pub(in crate::agent) mtu_file_problem: Option<String>,
     /// Problems of threads without a code of their own, by subject.
     pub(in crate::agent) thread_problems: Vec<(String, Vec<String>)>,
     /// Age and text of the last transient problem.
@@ -191,6 +195,7 @@ impl Core {
             .filter(|_| self.running())
             .map(|i| i.originated.keys().filter(|p| !held(p)).copied().collect())
             .unwrap_or_default();
+        let invalid = unreadable::unreadable_values(&self.model);
         CoreSnapshot {
             revision: self.link.revision,
             store: String::new(),
@@ -200,10 +205,11 @@ impl Core {
             from_cache: self.link.from_cache,
             frozen: self.frozen.clone(),
             calico_3: self.observed.calico_3,
-            has_v1_keys: self.model.hosts().len() > 0 || self.model.pools().next().is_some(),
+            has_v1_keys: self.model.dropped_v1_keys() > 0,
             lag: now.saturating_duration_since(self.link.fresh),
             keys: self.link.keys,
-            invalid: unreadable::invalid_objects(&self.model),
+            object_problems: unreadable::object_problems(&self.model, &invalid),
+            invalid,
             running: self.running(),
             settled: self.settled(),
             stopping: false,
@@ -223,7 +229,9 @@ impl Core {
             failed_routes: self.observed.failed_routes.iter().map(|(p, e)| (*p, e.clone())).collect(),
             tunnel_problem: self.observed.tunnel_problem.clone(),
             tunnel_address_problem: (self.model.tunnel_address().err())
-                .or_else(|| self.observed.tunnel_address_problem.clone()),
+                .or_else(|| self.model.vxlan_address(IpFamily::V4).err())
+                .or_else(|| self.model.vxlan_address(IpFamily::V6).err())
+                .or_else(|| self.observed.tunnel_address_problems.values().next().cloned()),
             collected: self.observed.gc.clone(),
             pools: blocks::pools(self),
             duplicates: blocks::duplicate_addresses(self),
@@ -235,6 +243,7 @@ impl Core {
             rules_problem: self.enforcement.rules_problem.clone(),
             log_problem: None,
             cache_problem: self.observed.cache_problem.clone(),
+            mtu_file_problem: self.observed.mtu_file_problem.clone(),
             thread_problems: self
                 .observed
                 .thread_problems
@@ -271,9 +280,9 @@ impl Core {
             notes.push(codes::NO_POOL.problem("", "addresses", text));
         }
         notes.extend(self.model.unread_names().take(UNREAD_MAX).map(|(key, names)| {
-            let key = key.to_string();
+            let name = self.model.name_of(key);
             let text = format!("Tortie does not read {}: it may be misspelt", names.join(", "));
-            codes::UNREAD.problem(&key, key.clone(), text).about(Subject::Key(key.clone()))
+            codes::UNREAD.problem(&name, name.clone(), text).about(Subject::Key(key.to_string()))
         }));
         if self.model.unknown_keys() > 0 {
             let text = format!(

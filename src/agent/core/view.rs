@@ -8,6 +8,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tortie_config::key::EndpointKey;
 use tortie_net::Cidr;
 
 use crate::agent::core::Core;
@@ -25,7 +26,7 @@ use crate::api::policy::PolicyStatus;
 use crate::api::problem::Problem;
 use tortie_engine::ipam::Exclusions;
 use tortie_engine::model::{Freeze, Model};
-use tortie_engine::routing::{DynamicPeer, LearnedPath, NodeOptions, RoutingIntent};
+use tortie_engine::routing::{DynamicPeer, LearnedPath, MigrationState, NodeOptions, RoutingIntent};
 
 /// Callback that adds state of the process to a snapshot.
 type Complete<'a> = &'a dyn Fn(&mut CoreSnapshot);
@@ -212,6 +213,11 @@ impl<'a> CoreView<'a> {
     /// Returns the numbers of objects in the store by kind.
     pub(in crate::agent) fn object_counts(&self) -> ObjectCounts {
         ObjectCounts::of(self.core)
+    }
+
+    /// Returns the states of this host's endpoints in live migrations.
+    pub(in crate::agent) fn migrations(&self) -> impl Iterator<Item = (&'a EndpointKey, MigrationState)> {
+        self.core.migrations.states()
     }
 
     /// Returns rules and endpoints for `status`. Iterates over every endpoint of this host and every chain.

@@ -36,7 +36,7 @@ use crate::agent::process::{host, sandbox, systemd};
 use crate::agent::{log, logging, time};
 use crate::plugins::docker;
 use crate::speaker::ToSpeaker;
-use tortie_engine::model::watch_scope;
+use tortie_engine::model::{AttachedRoute, watch_scope};
 use tortie_kernel::{KernelFact, ToKernel};
 use tortie_store::{Feed, FeedEvent, Store};
 
@@ -132,6 +132,10 @@ struct Agent {
     applied_requests: AppliedRequests,
     controllers: Controllers,
     registered: bool,
+    /// True after the core asked for what says that the store is ready.
+    cluster_requested: bool,
+    /// Routes to single addresses that the kernel had when the agent started, until the speaker starts.
+    attached: Vec<AttachedRoute>,
     start_refused: Option<AgentError>,
     notify: systemd::Notify,
     stopping: bool,
@@ -274,6 +278,7 @@ impl Agent {
 
     fn carry_out_one(&mut self, effect: Effect) {
         match effect {
+            Effect::CreateCluster => self.create_cluster(),
             Effect::Loaded => self.on_loaded(),
             Effect::Routing(intent) => self.handle.publish_intent(intent),
             Effect::Kernel(intent) => self.kernel.send_intent(intent),
@@ -298,7 +303,7 @@ impl Agent {
             Effect::Track(addr, true) => self.kernel.send(ToKernel::Track(addr)),
             Effect::Track(addr, false) => self.kernel.send(ToKernel::Untrack(addr)),
             Effect::Scope(blocks) => {
-                let mut keys = watch_scope(&self.options.node);
+                let mut keys = watch_scope(&self.options.node, self.options.store.data_model);
                 keys.extend(blocks);
                 self.feed.set_prefixes(&keys);
             }

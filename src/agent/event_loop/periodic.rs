@@ -80,6 +80,9 @@ impl Agent {
         self.handle.record_iteration(now);
         self.maintain(now);
         self.logs.tick(now);
+        if self.core.migrations_due().is_some_and(|due| due <= now) {
+            self.input(Input::MigrationsDue);
+        }
         if self.journal.wants_checkpoint()
             && let Some(checkpoint) = checkpoint::take(&self.core)
         {

@@ -19,7 +19,7 @@ use super::timers::Timers;
 use super::{Agent, Fact};
 use crate::agent::api::server::Server;
 use crate::agent::api::status;
-use crate::agent::config::{ModeChoice, Settings};
+use crate::agent::config::ModeChoice;
 use crate::agent::controllers::{Controllers, register_node};
 use crate::agent::core::Core;
 use crate::agent::core::input::Input;
@@ -38,10 +38,10 @@ use crate::api::status::ProtectionStatus;
 use crate::host_checks::Disk;
 use crate::plugins::{attach, docker};
 use crate::speaker::{self, SpeakerOptions};
-use tortie_engine::model::{AttachedRoute, watch_scope};
+use tortie_engine::model::{AttachedRoute, watch_scope, workload_routes};
 use tortie_engine::routing::NodeOptions;
 use tortie_kernel::{Marks, Mode, Namespaces, ToKernel};
-use tortie_store::{Feed, FeedOptions, Outcome, Store};
+use tortie_store::{Feed, FeedOptions, Store, StoreError};
 
 /// Restart time in the Graceful Restart capability (RFC 4724).
 const RESTART_TIME: Duration = Duration::from_secs(120);
@@ -90,6 +90,7 @@ impl Agent {
                 ..host::node_options(&options.settings)
             },
             observes,
+            data_model: options.store.data_model,
             kernel_writes: writes,
             policy: mode(options.settings.policy()),
         };
@@ -122,7 +123,7 @@ impl Agent {
         });
         tracing::info!(target: "tortie", "tortie {} starts as {} on {}", env!("CARGO_PKG_VERSION"), options.node, store.describe());
         let what = FeedOptions {
-            prefixes: watch_scope(&options.node),
+            prefixes: watch_scope(&options.node, options.store.data_model),
             cache: Some(options.settings.cache_path()),
             data_model: options.store.data_model,
         };
@@ -130,8 +131,8 @@ impl Agent {
         let (facts_sender, facts) = mpsc::unbounded_channel();
         let reports = facts_sender.clone();
         let report = move |input| drop(reports.send(Fact::Core(input)));
-        let controllers =
-            Controllers::start(&io, &store, (&options.node, &machine), writes, namespaces.clone(), report);
+        let host = (namespaces.clone(), options.settings.mtu_file());
+        let controllers = Controllers::start(&io, &store, (&options.node, &machine), writes, host, report);
         let low_port = options.settings.bgp_listen.iter().any(probe::is_low);
         let found = facts_sender.clone();
         let report = move |problems| drop(found.send(Fact::Core(Input::HostChecks(problems))));
@@ -159,6 +160,8 @@ impl Agent {
             applied_requests: AppliedRequests::default(),
             controllers,
             registered: false,
+            cluster_requested: false,
+            attached: attached.clone(),
             start_refused: None,
             notify,
             stopping: false,
@@ -211,15 +214,21 @@ impl Agent {
     }
 
     /// Starts the speaker. `v4` and `v6` are the numbers of own routes that the kernel kept; zero of both
-    /// means a first start with nothing to preserve.
+    /// means that there is no learned route to preserve. Peers keep their routes to workloads that the kernel
+    /// forwards to all the same.
     pub(super) fn start_speaker(&mut self, v4: usize, v6: usize) {
         if self.options.observes() {
             // In observe mode sessions and port belong to BIRD.
             self.input(Input::NoSessions);
             return;
         }
-        let found = [(v4, Family::Ipv4Unicast), (v6, Family::Ipv6Unicast)];
-        let families: Vec<Family> = found.iter().filter(|(n, _)| *n > 0).map(|(_, f)| *f).collect();
+        let there = |[v4, v6]: [usize; 2]| -> Vec<Family> {
+            let found = [(v4, Family::Ipv4Unicast), (v6, Family::Ipv6Unicast)];
+            found.iter().filter(|(n, _)| *n > 0).map(|(_, family)| *family).collect()
+        };
+        let families = there([v4, v6]);
+        let attached = std::mem::take(&mut self.attached);
+        let forwarding = there(workload_routes(CoreView::of(&self.core).model(), &attached));
         if families.is_empty() {
             self.input(Input::NoSessions);
             self.kernel.send(ToKernel::SweepStale);
@@ -228,6 +237,7 @@ impl Agent {
             listen: self.options.settings.bgp_listen.clone(),
             kernel: self.options.settings.kernel() != ModeChoice::Off,
             restarting: (!families.is_empty()).then_some(families),
+            forwarding,
             restart_time: RESTART_TIME,
             ..SpeakerOptions::default()
         };
@@ -257,6 +267,15 @@ impl Agent {
         }
     }
 
+    /// Creates what says that the store is ready.
+    pub(super) fn create_cluster(&mut self) {
+        if std::mem::replace(&mut self.cluster_requested, true) {
+            return;
+        }
+        let store = Arc::clone(&self.store);
+        self.io.spawn(async move { register_node::create_cluster(&*store).await });
+    }
+
     /// Registers the host if the store lacks its keys, unless another running host has its address.
     pub(super) fn register(&mut self) {
         if self.registered || CoreView::of(&self.core).runs_from_cache() || !self.options.writes() {
@@ -273,7 +292,13 @@ impl Agent {
             let checked = match twin.or(taken.map(AgentError::Taken)) {
                 Some(error) => Err(error),
                 None => {
-                    match register_host(&*store, &node, &settings).await {
+                    let name = node.clone();
+                    let read = tokio::task::spawn_blocking(move || host::registration(&name, &settings));
+                    let done = match read.await {
+                        Ok(registration) => register_node::register(&*store, &registration).await,
+                        Err(error) => Err(StoreError::Unreachable(error.to_string()).into()),
+                    };
+                    match done {
                         Ok(0) => {}
                         Ok(keys) => {
                             tracing::info!(target: "tortie", "this host is registered in the store: {} \
@@ -349,27 +374,4 @@ async fn serve_api(
 
 fn task_error(error: tokio::task::JoinError) -> AgentError {
     AgentError::System("run a task", std::io::Error::other(error))
-}
-
-/// Registers the host: reads the stored values and writes the missing ones; repeats after a concurrent write.
-async fn register_host(
-    store: &dyn Store,
-    node: &str,
-    settings: &Settings,
-) -> Result<usize, tortie_store::StoreError> {
-    let detected = tokio::task::spawn_blocking(host::detect).await.unwrap_or_default();
-    let all = register_node::prefixes(node);
-    for _ in 0..5 {
-        let snapshot = store.list(&all).await?;
-        let stored = |key: &tortie_config::key::Key| {
-            let text = key.to_string();
-            snapshot.entries.iter().find(|kv| kv.key == text).map(|kv| kv.value.clone())
-        };
-        let Some(txn) = register_node::plan(node, settings, detected, &stored) else { return Ok(0) };
-        let keys = txn.ops.len();
-        if let Outcome::Committed(_) = store.commit(txn).await? {
-            return Ok(keys);
-        }
-    }
-    Err(tortie_store::StoreError::Unreachable("other processes write the same keys all the time".to_owned()))
 }

@@ -7,7 +7,7 @@ use tortie_config::counted;
 use super::origin::{Filter, PrefixOrigin};
 use crate::api::bgp::{BgpRoute, Peer};
 use crate::api::explain::{Certainty, Step, Verdict, Why};
-use tortie_engine::routing::EXPORT_GATES;
+use tortie_engine::routing::{EXPORT_GATES, EXPORT_GATES_CALICO_3};
 
 /// Steps that decide by properties of the peer, before any policy is evaluated.
 const PEER_RULES: [&str; 7] =
@@ -82,8 +82,21 @@ fn conclusion(stop: &ExportStep, e: &ExportEvidence) -> String {
         "family" => format!("{} with {}", stop.verdict, e.peer.name),
         "best" => format!("{} has no usable path here", e.prefix),
         "split-horizon" => format!("{} sent us this route; it is not sent back", e.peer.name),
-        gate if EXPORT_GATES.contains(&gate) => format!("the gate `{gate}` withholds it: {}", stop.verdict),
+        gate if is_gate(gate) => format!("the gate `{gate}` withholds it: {}", stop.verdict),
         step => format!("`{step}` withholds it: {}", stop.verdict),
+    }
+}
+
+fn is_gate(name: &str) -> bool {
+    EXPORT_GATES.contains(&name) || EXPORT_GATES_CALICO_3.contains(&name)
+}
+
+/// Returns the names of the gates in their order, which differs between the two data models: with Calico 3 the
+/// filters are evaluated first.
+fn gates(e: &ExportEvidence) -> &'static [&'static str] {
+    match e.trace.iter().map(|step| step.step).find(|name| is_gate(name)) {
+        Some("filter") => &EXPORT_GATES_CALICO_3,
+        _ => &EXPORT_GATES,
     }
 }
 
@@ -116,11 +129,10 @@ fn steps(e: &ExportEvidence, stop: Option<&ExportStep>) -> Vec<Step> {
     // Other steps of the core keep their position in the evaluation.
     let has_own_step =
         |name: &str| ["session", "family", "best"].contains(&name) || PEER_RULES.contains(&name);
-    let gate = |name: &str| EXPORT_GATES.contains(&name);
-    let rest = e.trace.iter().filter(|step| !has_own_step(step.step) && !gate(step.step));
+    let rest = e.trace.iter().filter(|step| !has_own_step(step.step) && !is_gate(step.step));
     let (after, before): (Vec<_>, Vec<_>) = rest.partition(|step| step.step == "size");
     steps.extend(before.into_iter().map(rung));
-    for name in EXPORT_GATES {
+    for &name in gates(e) {
         match find(name) {
             Some(step) => steps.push(rung(step)),
             // `none` is shown only if it was the deciding gate.

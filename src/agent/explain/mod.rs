@@ -71,7 +71,7 @@ fn core_evidence(core: &CoreView<'_>, session: &str, intent: &PeerIntent) -> Cor
     CoreEvidence {
         revision: core.revision(),
         key_revision: core.model().revision_of(&key),
-        key: Some(key.to_string()),
+        key: Some(core.model().name_of(&key)),
         last_session: core.peer(session).and_then(|record| record.ended.clone()),
         problem: core.peer_problem(session).map(str::to_owned),
         status: problems_about(core, &Subject::Peer(session.to_owned())),

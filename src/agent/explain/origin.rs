@@ -1,6 +1,7 @@
 //! Origin of a prefix according to the core: the keys of the store that make this host announce it, or
 //! prevent that.
 
+use tortie_config::Dialect;
 use tortie_config::key::{BgpItem, Key};
 use tortie_net::Cidr;
 
@@ -28,10 +29,11 @@ pub(super) struct PrefixOrigin {
     pub(super) writes: bool,
 }
 
-/// Key of a filter in the store.
+/// A filter in the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Filter {
     pub(super) name: String,
+    /// Its key, or in a Calico 3 store its object.
     pub(super) key: String,
     pub(super) revision: u64,
 }
@@ -61,12 +63,17 @@ impl PrefixOrigin {
         let names: std::collections::BTreeSet<&String> =
             intent.into_iter().flat_map(|i| i.peers.values()).flat_map(|p| &p.policy.filters).collect();
         let filter = |name: &String| {
-            // A filter of this host overrides the global one.
-            let item = || BgpItem::Filter(name.clone());
-            let own = Key::bgp_host(core.model().node(), item());
-            let key = if core.model().revision_of(&own).is_some() { own } else { Key::bgp_global(item()) };
-            let revision = core.model().revision_of(&key).unwrap_or_default();
-            Filter { name: name.clone(), key: key.to_string(), revision }
+            let model = core.model();
+            let key = if model.dialect() == Dialect::V3 {
+                Key::BgpFilter(name.clone())
+            } else {
+                // A filter of this host overrides the global one.
+                let item = || BgpItem::Filter(name.clone());
+                let own = Key::bgp_host(model.node(), item());
+                if model.revision_of(&own).is_some() { own } else { Key::bgp_global(item()) }
+            };
+            let revision = model.revision_of(&key).unwrap_or_default();
+            Filter { name: name.clone(), key: model.name_of(&key), revision }
         };
         Self {
             revision: core.revision(),
@@ -90,8 +97,9 @@ fn origin_of(core: &CoreView<'_>, prefix: Cidr) -> Origin {
             OriginKind::OwnBlock => format!("IPAM block, affinity host:{node} confirmed"),
             OriginKind::Borrowed => "address of an endpoint here, outside of this host's blocks".to_owned(),
             OriginKind::Floating => "outside address of a 1:1 NAT here".to_owned(),
+            OriginKind::ServiceRange => "configured range of service addresses".to_owned(),
         };
-        let (kind, key, revision) = (own.kind, own.key.to_string(), own.revision);
+        let (kind, key, revision) = (own.kind, core.model().name_of_text(&own.key), own.revision);
         return Origin::Own { kind, key, revision, state, withheld };
     }
     let affinity = Key::Affinity { host: node.to_owned(), block: prefix };

@@ -127,7 +127,8 @@ fn peer(core: CoreView<'_>, name: &str, mut why: Why) -> Result<Why, ApiError> {
     let key = wanted.source.key(IpFamily::of(wanted.remote.ip()));
     let text = format!("{}, AS {}", wanted.source, wanted.asn);
     why.steps.push(
-        Step::new(Verdict::Ok, "configured by", text).of(key.to_string(), core.model().revision_of(&key)),
+        Step::new(Verdict::Ok, "configured by", text)
+            .of(core.model().name_of(&key), core.model().revision_of(&key)),
     );
     let record = core.peer(session);
     let state = record.and_then(|record| record.state).unwrap_or(State::Idle);

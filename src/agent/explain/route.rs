@@ -74,6 +74,14 @@ pub(super) fn answer(mut why: Why, e: &RouteEvidence) -> Why {
     let called =
         if e.queried == e.prefix { e.prefix.clone() } else { format!("{} ({})", e.prefix, e.queried) };
     why.answer = match (&obstacle, best) {
+        (None, _) if of_vxlan(e).is_some() => {
+            format!("{called} is used: the store leads to its host by VXLAN{}", installed(e))
+        }
+        (Some(_), _) if of_vxlan(e).is_some() => {
+            format!(
+                "{called} is NOT used: the store leads to its host by VXLAN, but the kernel does not have that route"
+            )
+        }
         (None, Some(path)) if path.source == "local" => {
             format!("{called} is announced from here: {}", path.reason)
         }
@@ -111,6 +119,11 @@ pub(super) fn answer(mut why: Why, e: &RouteEvidence) -> Why {
     why
 }
 
+/// Returns the kernel's row of a prefix whose route comes from the store.
+fn of_vxlan(e: &RouteEvidence) -> Option<&KernelRouteRow> {
+    e.kernel.as_ref()?.row.as_ref().filter(|row| row.kind == "vxlan")
+}
+
 fn installed(e: &RouteEvidence) -> String {
     let row = e.kernel.as_ref().and_then(|kernel| kernel.row.as_ref());
     row.filter(|row| row.state == "installed")
@@ -131,6 +144,15 @@ fn obstacle(e: &RouteEvidence, best: Option<&BgpPath>) -> Option<Obstacle> {
         return Some(Obstacle {
             fix: vec!["tortie diff routes".to_owned()],
             ..obstacle("blackhole", step.text)
+        });
+    }
+    if let Some(row) = of_vxlan(e) {
+        return (row.state != "installed").then(|| Obstacle {
+            fix: vec!["tortie status".to_owned()],
+            ..obstacle(
+                if row.state == "withheld" { &row.reason } else { &row.state },
+                format!("in the kernel it is {}: {}", row.state, row.reason),
+            )
         });
     }
     let Some(route) = &e.route else { return Some(absent(e)) };

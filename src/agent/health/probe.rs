@@ -153,7 +153,14 @@ fn role(
         low_port: low_port || intent.listen.iter().any(is_low),
         routes: [routed(true), routed(false)],
         uplinks: interfaces.uplinks.clone(),
-        tunnel: intent.tunnel.as_ref().map(|_| "tunl0".to_owned()),
+        tunnels: [
+            intent.tunnel.as_ref().map(|_| "tunl0"),
+            intent.vxlan.v4.as_ref().map(|_| tortie_kernel::vxlan_device(true)),
+            intent.vxlan.v6.as_ref().map(|_| tortie_kernel::vxlan_device(false)),
+        ]
+        .into_iter()
+        .flatten()
+        .collect(),
         workloads,
         pools: intent.view.pools.iter().map(|pool| pool.cidr).collect(),
     }

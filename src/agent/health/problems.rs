@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
+use tortie_config::calico3::Problem as ObjectProblem;
 use tortie_config::counted;
 use tortie_config::key::{Key, Scope};
 use tortie_config::resource::Setting;
 
-use crate::agent::core::recorder::unreadable::consequence;
 use crate::agent::core::snapshot::{CoreSnapshot, PeerSnapshot, RouteExchange};
 use crate::agent::health::kernel_snapshot::KernelSnapshot;
 use crate::api::codes::{self, Code, Kind};
@@ -15,8 +15,7 @@ use crate::api::problem::{Problem, Subject};
 use crate::api::span;
 use crate::host_checks::pool_overlap_text;
 use tortie_engine::routing::RoutingIntent;
-use tortie_kernel::Drift;
-use tortie_store::CALICO_3;
+use tortie_kernel::{Drift, vxlan_device};
 
 /// If a code has more problems than this, they are combined into one.
 const LISTED: usize = 20;
@@ -46,11 +45,8 @@ fn store(facts: &CoreSnapshot, out: &mut Vec<Problem>) {
     if let Some(frozen) = &facts.frozen {
         let problem = freeze_code(frozen.code).problem("", "store", frozen.text.clone());
         out.push(Problem { next: frozen.next.clone(), ..problem });
-    } else if facts.calico_3 {
-        let text = format!("{CALICO_3}: only keys of the v1 data model are compared here");
-        out.push(codes::CALICO_3.problem("", "store", text));
     }
-    if facts.calico_3 && facts.has_v1_keys {
+    if facts.has_v1_keys {
         let text = "the store has keys of the v1 data model and objects of Calico 3: the objects are used; \
                     one of the two is a leftover";
         out.push(codes::MIXED_MODELS.problem("", "store", text));
@@ -77,8 +73,8 @@ fn store(facts: &CoreSnapshot, out: &mut Vec<Problem>) {
         );
         out.push(named(&codes::STALE_REVISION, "store", text));
     }
-    for object in facts.invalid.iter().take(50) {
-        let key = object.key.parse::<Key>().ok();
+    for value in facts.invalid.iter().take(50) {
+        let object = &value.object;
         let meant_for = match object.may_act_on.as_slice() {
             [] => String::new(),
             some => {
@@ -87,15 +83,34 @@ fn store(facts: &CoreSnapshot, out: &mut Vec<Problem>) {
                 format!("; it may have been meant to apply to {}{more}", shown.join(", "))
             }
         };
-        let text = format!(
-            "{}; {}{meant_for}",
-            object.error,
-            consequence(key.as_ref().map(Key::canonical), object.last_good)
-        );
-        out.push(
-            named(&codes::INVALID_VALUE, object.key.clone(), text).about(Subject::Key(object.key.clone())),
-        );
+        let text = format!("{}; {}{meant_for}", object.error, value.consequence);
+        let problem = named(&codes::INVALID_VALUE, value.name.clone(), text);
+        out.push(problem.about(Subject::Key(object.key.clone())));
     }
+    let of_objects = facts.object_problems.iter().take(50);
+    out.extend(of_objects.filter(|problem| object_code(problem.code).0 == Kind::Problem).map(object_problem));
+}
+
+/// Returns the code of an object's problem, and whether it is a problem or a note. A code of a newer
+/// projection counts as a value that cannot be read.
+fn object_code(name: &str) -> (Kind, &'static Code) {
+    let known = |kind| codes::find(kind, name).map(|code| (kind, code));
+    known(Kind::Problem).or_else(|| known(Kind::Note)).unwrap_or((Kind::Problem, &codes::INVALID_VALUE))
+}
+
+/// Returns the problem of an object of Calico 3.
+fn object_problem(problem: &ObjectProblem) -> Problem {
+    let key = problem.key.to_string();
+    let next = format!("tortie store get {key}");
+    let (_, code) = object_code(problem.code);
+    let problem = named(code, problem.key.title(), problem.text.clone()).about(Subject::Key(key));
+    Problem { next, ..problem }
+}
+
+/// Returns the notes about objects of Calico 3.
+pub(in crate::agent) fn object_notes(facts: &CoreSnapshot) -> impl Iterator<Item = Problem> + '_ {
+    let notes = facts.object_problems.iter().filter(|problem| object_code(problem.code).0 == Kind::Note);
+    notes.take(50).map(object_problem)
 }
 
 /// Returns the problem code of a freeze.
@@ -196,7 +211,9 @@ fn dataplane(facts: &CoreSnapshot, kernel: Option<&KernelSnapshot>, out: &mut Ve
         });
     }
     if let Some(text) = &facts.tunnel_problem {
-        out.push(named(&codes::TUNNEL, "tunl0", text.clone()).about(Subject::Interface("tunl0".to_owned())));
+        let vxlan = [true, false].map(vxlan_device).into_iter().find(|device| text.starts_with(device));
+        let device = vxlan.unwrap_or("tunl0");
+        out.push(named(&codes::TUNNEL, device, text.clone()).about(Subject::Interface(device.to_owned())));
     }
     if let Some(text) = &facts.tunnel_address_problem {
         out.push(named(&codes::TUNNEL_ADDRESS, "tunnel address", text.clone()));
@@ -281,6 +298,11 @@ fn agent(facts: &CoreSnapshot, out: &mut Vec<Problem>) {
         let text =
             format!("{text}: an agent that starts while the store is unreachable would use an older state");
         out.push(named(&codes::CACHE_FILE, "cache", text));
+    }
+    if let Some(text) = &facts.mtu_file_problem {
+        let text =
+            format!("{text}: CNI plugins whose configuration has no MTU do not learn that of the tunnels");
+        out.push(named(&codes::MTU_FILE, "MTU file", text));
     }
     for (about, texts) in &facts.thread_problems {
         if let Some((first, others)) = texts.split_first() {
@@ -381,7 +403,7 @@ pub(in crate::agent) fn verdict(
 ) -> (&'static str, String) {
     if let Some(frozen) = &facts.frozen {
         let text = match frozen.code {
-            "calico-3" => "the store is Calico 3's: nothing is written or programmed",
+            "calico-3" => "the store has another data model now: everything stays as it is",
             "duplicate-node" => "another machine runs under this host's name: nothing is changed",
             "host-renamed" => "this host had another name until now: nothing is changed",
             "unknown-workloads" => "workloads are attached that the store does not know: nothing is changed",
@@ -432,6 +454,14 @@ mod tests {
 
     fn codes_of(facts: &CoreSnapshot) -> Vec<String> {
         problems(facts, None).into_iter().map(|problem| problem.code).collect()
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_written_is_named() {
+        let text = || Some("/var/lib/calico/mtu: Permission denied (os error 13)".to_owned());
+        let facts = CoreSnapshot { mtu_file_problem: text(), ..CoreSnapshot::default() };
+        assert_eq!(codes_of(&facts), ["mtu-file"]);
+        assert_eq!(codes_of(&CoreSnapshot::default()), Vec::<String>::new());
     }
 
     /// A setting that the kernel thread rejects has a code of its own; other problems of threads have none.

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tortie_config::key::Key;
-use tortie_config::resource::RouteSource;
+use tortie_config::resource::{MacAddr, RouteSource};
 use tortie_net::Cidr;
 
 use crate::agent::core::effect::{Effect, Severity};
@@ -94,6 +94,7 @@ impl Decisions {
 
     fn effect(&mut self, effect: &Effect, out: &mut Vec<String>) {
         match effect {
+            Effect::CreateCluster => line(out, "the store lacks a ClusterInformation: it is created"),
             Effect::Loaded => line(out, "loaded: the other threads start"),
             Effect::LocalReady => line(out, "speaker: End-of-RIB may be sent"),
             Effect::Sweep => line(out, "kernel: stale routes are swept"),
@@ -232,7 +233,17 @@ impl Decisions {
         let (generation, change) = (new.generation, new.change);
         line(out, format_args!("kernel: intent {generation} of {change}, tunnel {tunnel}"));
         let lines = |intent: &KernelIntent| -> BTreeSet<String> {
-            intent.blackholes.iter().map(|(block, change)| format!("blackhole {block} of {change}")).collect()
+            let blackholes = intent.blackholes.iter();
+            let vxlan = &intent.vxlan;
+            let blackholes = blackholes.map(|(block, change)| format!("blackhole {block} of {change}"));
+            let devices = [("v4", &vxlan.v4), ("v6", &vxlan.v6)].into_iter();
+            let devices =
+                devices.filter_map(|(family, device)| Some(format!("vxlan {family} {:?}", device.as_ref()?)));
+            let remotes = vxlan.remotes.iter().map(|(addr, remote)| {
+                format!("vxlan remote {addr} {} at {}", MacAddr(remote.mac), remote.host)
+            });
+            let routes = vxlan.routes.iter().map(|(prefix, route)| format!("vxlan route {prefix} {route:?}"));
+            blackholes.chain(devices).chain(remotes).chain(routes).collect()
         };
         differ(out, self.kernel.as_deref().map(lines), lines(new));
     }
@@ -303,6 +314,7 @@ fn origin(kind: OriginKind) -> &'static str {
         OriginKind::OwnBlock => "own block",
         OriginKind::Borrowed => "borrowed address",
         OriginKind::Floating => "floating address",
+        OriginKind::ServiceRange => "service range",
     }
 }
 

@@ -21,7 +21,8 @@ impl Values {
     }
 
     fn put(&mut self, kv: KeyValue) {
-        let is_good = tortie_config::check(&kv.key, &kv.value).is_ok();
+        let is_good = tortie_config::check(&kv.key, &kv.value).is_ok()
+            && tortie_config::is_readable(&kv.key, &kv.value);
         if is_good {
             *self = Self { good: Some(kv), unreadable: None };
         } else {

@@ -259,5 +259,6 @@ fn origin(kind: OriginKind) -> &'static str {
         OriginKind::OwnBlock => "ipam_block",
         OriginKind::Borrowed => "borrowed",
         OriginKind::Floating => "floating",
+        OriginKind::ServiceRange => "service_range",
     }
 }

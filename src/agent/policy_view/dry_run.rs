@@ -5,12 +5,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
+use tortie_config::Dialect;
+use tortie_config::calico3::{ObjectKey, StagedEffect, staged_effect};
 use tortie_config::key::{EndpointKey, Key};
 use tortie_config::resource::Protocol;
 use tortie_net::Cidr;
 
 use super::trace;
 use crate::agent::core::enforcement::Policy as Enforced;
+use crate::api::codes::INVALID_VALUE;
 use crate::api::policy::{
     BgpDryRun, ChainChange, Connections, DryRun, DryRunRequest, MemberChange, PeerDryRun, RouteDifference,
 };
@@ -62,27 +65,23 @@ pub(in crate::agent) fn run(
     options: NodeOptions,
     request: &DryRunRequest,
 ) -> Result<DryRunOutcome, ApiError> {
-    let invalid = |text: String| ApiError { code: "invalid".to_owned(), text };
-    let key: Key =
-        request.key.parse().map_err(|error: tortie_config::key::KeyError| invalid(error.to_string()))?;
-    let stored_revision = model.revision_of(&key);
+    let Tried { key, value, stored_revision, preview_of } = Tried::of(&model, request)?;
     let revision = model.revision() + 1;
-    let change = match &request.value {
+    let writes = value.is_some();
+    let change = match value {
         Some(value) => Change::Put(KeyValue {
-            key: request.key.clone(),
-            value: value.as_bytes().to_vec(),
+            key: key.clone(),
+            value,
             mod_revision: revision,
             create_revision: if stored_revision.is_some() { revision - 1 } else { revision },
         }),
-        None => Change::Delete { key: request.key.clone() },
+        None => Change::Delete { key: key.clone() },
     };
     let mut planner = Planner::new(&model, options);
     let routing = planner.intent().clone();
     let changes = model.apply(&Delta { revision, changes: vec![change] });
-    if request.value.is_some()
-        && let Some(problem) = model.invalid_keys().find(|problem| problem.key == request.key)
-    {
-        return Err(invalid(format!("{}: {}", request.key, problem.error)));
+    if let Some(error) = error_of(&model, &key).filter(|_| writes) {
+        return Err(invalid(format!("{}: {error}", request.key)));
     }
     let mut after = before.clone();
     let delta = after.engine.update(&model, &changes.keys);
@@ -91,33 +90,108 @@ pub(in crate::agent) fn run(
         after.globals = Globals::of(&model).into();
     }
     let changed = planner.update(&model, &changes);
-    let answer = DryRun {
-        key: request.key.clone(),
-        revision: stored_revision,
-        delete: request.value.is_none(),
-        endpoints: affected_endpoints(&model, &before.ruleset, &after.ruleset, &delta),
-        chains: delta
-            .chains
-            .keys()
-            .filter_map(|id| chain_change(&before.ruleset, &after.ruleset, id))
-            .collect(),
-        orders: orders(&model, &before.ruleset, &after.ruleset, &delta),
-        sets: delta
-            .sets
-            .iter()
-            .map(|(id, change)| members(&before.ruleset, id.selector(), change, id))
-            .collect(),
-        frame: after.globals != before.globals,
-        connections: None,
-        bgp: None,
-        not_looked_at: std::iter::once("other hosts: each host checks its own endpoints only".to_owned())
-            .chain((changed.tunnel || changed.blackholes).then(|| {
-                "routes of the kernel: the tunnel or blackholes of own blocks would change".to_owned()
-            }))
-            .collect(),
-    };
+    let answer =
+        DryRun {
+            key: request.key.clone(),
+            revision: stored_revision,
+            preview_of,
+            delete: !writes,
+            endpoints: affected_endpoints(&model, &before.ruleset, &after.ruleset, &delta),
+            chains: delta
+                .chains
+                .keys()
+                .filter_map(|id| chain_change(&before.ruleset, &after.ruleset, id))
+                .collect(),
+            orders: orders(&model, &before.ruleset, &after.ruleset, &delta),
+            sets: delta
+                .sets
+                .iter()
+                .map(|(id, change)| members(&before.ruleset, id.selector(), change, id))
+                .collect(),
+            frame: after.globals != before.globals,
+            connections: None,
+            bgp: None,
+            not_looked_at: std::iter::once("other hosts: each host checks its own endpoints only".to_owned())
+                .chain((changed.tunnel || changed.vxlan || changed.blackholes).then(|| {
+                    "routes of the kernel: tunnels or blackholes of own blocks would change".to_owned()
+                }))
+                .collect(),
+        };
     let routing = concerns_bgp(&changed).then(|| (routing, planner.intent().clone()));
     Ok(DryRunOutcome { model, routing, before, after, answer })
+}
+
+fn invalid(text: String) -> ApiError {
+    ApiError { code: "invalid".to_owned(), text }
+}
+
+/// The write that is tried.
+struct Tried {
+    key: String,
+    /// New value; `None` deletes the key.
+    value: Option<Vec<u8>>,
+    /// Revision of the stored value of the requested key.
+    stored_revision: Option<u64>,
+    /// Policy that a staged one is tried as.
+    preview_of: Option<String>,
+}
+
+impl Tried {
+    /// Returns the requested write; of a staged policy, which is never enforced, that of the policy that it
+    /// stands for.
+    fn of(model: &Model, request: &DryRunRequest) -> Result<Self, ApiError> {
+        let key: Key =
+            request.key.parse().map_err(|error: tortie_config::key::KeyError| invalid(error.to_string()))?;
+        let value = request.value.as_ref().map(|value| value.as_bytes().to_vec());
+        let mut tried = Self { key: request.key.clone(), value, stored_revision: None, preview_of: None };
+        let Some(object) = ObjectKey::parse(&request.key).filter(|_| model.dialect() == Dialect::V3) else {
+            tried.stored_revision = model.revision_of(&key);
+            return Ok(tried);
+        };
+        tried.stored_revision = model.revision_of_object(&object);
+        let effect = tried.value.as_ref().and_then(|value| staged_effect(&object, value));
+        let effect = effect.transpose().map_err(|error| invalid(format!("{}: {error}", request.key)))?;
+        let enforced = match effect {
+            None => return Ok(tried),
+            Some(StagedEffect::Set { key, value }) => {
+                tried.value = Some(value);
+                key
+            }
+            Some(StagedEffect::Delete { key }) => {
+                tried.value = None;
+                key
+            }
+            // Such a policy would not be enforced, so that it changes nothing as it is.
+            Some(StagedEffect::None(_)) => return Ok(tried),
+        };
+        let enforced = other_name(model, enforced);
+        tried.key = enforced.to_string();
+        tried.preview_of = Some(enforced.title());
+        Ok(tried)
+    }
+}
+
+/// Returns the key of a policy under which it is stored: releases before 3.32 wrote `default.` before the name.
+fn other_name(model: &Model, key: ObjectKey) -> ObjectKey {
+    const PREFIX: &str = "default.";
+    if model.revision_of_object(&key).is_some() {
+        return key;
+    }
+    let name = key.name.strip_prefix(PREFIX).map_or_else(|| format!("{PREFIX}{}", key.name), str::to_owned);
+    let other = ObjectKey { name, ..key.clone() };
+    if model.revision_of_object(&other).is_some() { other } else { key }
+}
+
+/// Returns the reason for which the value of a key cannot be used.
+fn error_of(model: &Model, key: &str) -> Option<String> {
+    if let Some(object) = ObjectKey::parse(key) {
+        let mut problems = model.object_problems().into_iter();
+        let found = problems.find(|problem| problem.key == object && problem.code == INVALID_VALUE.name);
+        if let Some(problem) = found {
+            return Some(problem.text.clone());
+        }
+    }
+    model.invalid_keys().find(|problem| problem.key == key).map(|problem| problem.error.clone())
 }
 
 /// Computes the effect on BGP in a copy of the speaker: of the running one, or of one without learned routes.

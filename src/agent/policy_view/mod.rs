@@ -10,8 +10,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use tortie_config::key::{EndpointKey, Key, ProfilePart};
-use tortie_config::resource::{self, PolicyTypes};
-use tortie_config::{Resource, Selector};
+use tortie_config::resource::{self, EndAction, PolicyTypes};
+use tortie_config::{Dialect, Resource, Selector};
 
 use crate::agent::core::enforcement::Policy as Enforced;
 use crate::agent::core::view::CoreView;
@@ -23,14 +23,14 @@ use crate::api::policy::{
 use crate::api::status::ApiError;
 use crate::speaker::Rehearsal;
 use tortie_engine::model::endpoint_name::{display_name, endpoint_name, is_called, is_short_id, naming};
-use tortie_engine::model::{InvalidKey, Model, WatchPart};
+use tortie_engine::model::{InvalidKey, Model, WatchPart, watch_scope};
 use tortie_engine::policy::{
-    Chain, ChainId, Direction, EffectiveLabel, EndpointLabels, EndpointPolicy, Globals, LabelOrigin, Ruleset,
-    SetId, Source, Stages,
+    Chain, ChainId, Direction, EffectiveLabel, EndpointLabels, EndpointPolicy, Globals, LabelOrigin,
+    PolicyObject, Ruleset, SetId, Source, Stages, TierOrder,
 };
-use tortie_engine::routing::NodeOptions;
+use tortie_engine::routing::{MigrationState, NodeOptions};
 use tortie_kernel::EndpointCondition;
-use tortie_store::Snapshot;
+use tortie_store::{DataModel, Snapshot, Store, StoreError};
 
 /// Maximum number of listed candidates for an ambiguous name.
 const CANDIDATES_MAX: usize = 10;
@@ -48,6 +48,8 @@ pub struct PolicyView<'a> {
     pub conditions: Option<&'a BTreeMap<EndpointKey, EndpointCondition>>,
     /// Endpoints that could not be applied, with the reason.
     pub failed: Option<&'a BTreeMap<EndpointKey, String>>,
+    /// States of endpoints in live migrations; `None` if they are not known.
+    pub migrations: Option<&'a BTreeMap<EndpointKey, MigrationState>>,
 }
 
 /// Snapshot of the agent's endpoints and policy for a reader on another thread, so that the core does not
@@ -59,6 +61,7 @@ pub(super) struct PolicySnapshot {
     in_force: Option<(Arc<Ruleset>, Arc<Globals>)>,
     conditions: BTreeMap<EndpointKey, EndpointCondition>,
     failed: BTreeMap<EndpointKey, String>,
+    migrations: BTreeMap<EndpointKey, MigrationState>,
 }
 
 impl PolicySnapshot {
@@ -72,6 +75,7 @@ impl PolicySnapshot {
             in_force,
             conditions: enforcement.conditions().clone(),
             failed: enforcement.failed().clone(),
+            migrations: core.migrations().map(|(key, state)| (key.clone(), state)).collect(),
         })
     }
 
@@ -84,6 +88,7 @@ impl PolicySnapshot {
                 globals,
                 conditions: Some(&self.conditions),
                 failed: Some(&self.failed),
+                migrations: Some(&self.migrations),
             }),
             None => {
                 let Enforced { ruleset, globals, .. } = Enforced::of(&self.model);
@@ -93,6 +98,7 @@ impl PolicySnapshot {
                     globals: &globals,
                     conditions: None,
                     failed: None,
+                    migrations: None,
                 })
             }
         }
@@ -108,10 +114,20 @@ pub struct OfflinePolicyView {
 }
 
 impl OfflinePolicyView {
-    /// Builds the view from the keys that [`watch_scope`](tortie_engine::model::watch_scope) returns.
+    /// Reads endpoints and policies from a store of either data model.
+    ///
+    /// # Errors
+    /// If the store cannot be read.
+    pub async fn load(node: &str, choice: DataModel, store: &dyn Store) -> Result<Self, StoreError> {
+        let dialect = choice.dialect(store).await?;
+        Ok(Self::of(node, dialect, &store.list(&watch_scope(node, choice)).await?))
+    }
+
+    /// Builds the view from the keys that [`watch_scope`] returns.
     #[must_use]
-    pub fn of(node: &str, snapshot: &Snapshot) -> Self {
+    pub fn of(node: &str, dialect: Dialect, snapshot: &Snapshot) -> Self {
         let mut model = Model::new(node);
+        model.set_dialect(dialect);
         model.replace(WatchPart::Main, snapshot);
         Self::from_model(model)
     }
@@ -160,6 +176,7 @@ impl OfflinePolicyView {
             globals: &self.globals,
             conditions: None,
             failed: None,
+            migrations: None,
         }
     }
 }
@@ -231,7 +248,8 @@ impl<'a> PolicyView<'a> {
         let value = self.model.resource(&Key::Endpoint(key.clone())).ok_or_else(|| no_endpoint(name))?;
         let nats = match &**value {
             Resource::WorkloadEndpoint(workload) => {
-                workload.nats().map(|(inside, outside)| (inside.to_string(), outside.to_string())).collect()
+                let nats = self.model.nats(&key, workload);
+                nats.map(|(inside, outside)| (inside.to_string(), outside.to_string())).collect()
             }
             _ => Vec::new(),
         };
@@ -242,7 +260,7 @@ impl<'a> PolicyView<'a> {
             problem.selector.as_ref().is_none_or(|selector| labels.selected(selector).next().is_some())
         };
         let unreadable_policies = unreadable_policies.iter().filter(|(_, problem)| may_act(problem));
-        let unreadable_policies = unreadable_policies.map(|(key, _)| key.to_string()).collect();
+        let unreadable_policies = unreadable_policies.map(|(key, _)| self.model.name_of(key)).collect();
         let effective_labels = labels.labels(&key).into_iter().map(effective_label).collect();
         let endpoint = self.endpoint_row(&key, value);
         Ok(EndpointDetail {
@@ -356,14 +374,11 @@ impl<'a> PolicyView<'a> {
     #[must_use]
     pub fn policies(&self, all: bool) -> Vec<Policy> {
         let users = self.users();
-        let mut tiers: BTreeMap<&str, resource::Order> = BTreeMap::new();
+        let order = TierOrder::of(self.model);
         let mut policies: Vec<(&Key, &resource::Policy)> = Vec::new();
         let mut profiles: BTreeSet<&str> = BTreeSet::new();
         for (key, value) in self.model.policy_resources() {
             match (key, &**value) {
-                (Key::TierMetadata { tier }, Resource::TierMetadata(metadata)) => {
-                    tiers.extend(metadata.order.map(|order| (tier.as_str(), order)));
-                }
                 (Key::Policy { .. }, Resource::Policy(policy)) => policies.push((key, policy)),
                 (Key::Profile { name, .. }, _) => {
                     profiles.insert(name);
@@ -377,11 +392,8 @@ impl<'a> PolicyView<'a> {
             Source::Policy { .. } => None,
         }));
         let place = |key: &Key, policy: &resource::Policy| match key {
-            Key::Policy { tier, name } => {
-                let order = tiers.get(tier.as_str()).copied();
-                (order.is_none(), order, tier.clone(), policy.order.is_none(), policy.order, name.clone())
-            }
-            _ => (true, None, String::new(), true, None, String::new()),
+            Key::Policy { tier, name } => Some(order.place(tier, name, policy.order)),
+            _ => None,
         };
         policies.sort_by_cached_key(|(key, policy)| place(key, policy));
         let unreadable = self.unreadable_policies().into_iter();
@@ -407,7 +419,7 @@ impl<'a> PolicyView<'a> {
         let (mut labels, mut tags, mut rules) =
             (resource::Labels::new(), Vec::new(), (Vec::new(), Vec::new()));
         let policy = match &source {
-            Source::Policy { tier, name } => {
+            Source::Policy { tier, name, .. } => {
                 let key = Key::Policy { tier: (**tier).to_owned(), name: (**name).to_owned() };
                 if let Some(Resource::Policy(policy)) = self.model.resource(&key).map(|value| &**value) {
                     rules = (rule_texts(&policy.inbound), rule_texts(&policy.outbound));
@@ -437,7 +449,7 @@ impl<'a> PolicyView<'a> {
     fn find_policy(&self, name: &str) -> Result<Source, ApiError> {
         match name.parse::<Key>() {
             Ok(Key::Policy { tier, name: policy }) => {
-                return Ok(Source::Policy { tier: tier.into(), name: policy.into() });
+                return Ok(Source::policy(self.model.dialect(), &tier, &policy));
             }
             Ok(Key::Profile { name: profile, .. }) => return Ok(Source::Profile(profile.into())),
             _ => {}
@@ -447,14 +459,12 @@ impl<'a> PolicyView<'a> {
         let all = self.model.policy_resources().map(|(key, _)| key);
         for key in all.chain(unreadable.iter().map(|(key, _)| key)) {
             let source = match key {
-                Key::Policy { tier, name } => {
-                    Source::Policy { tier: tier.as_str().into(), name: name.as_str().into() }
-                }
+                Key::Policy { tier, name } => Source::policy(self.model.dialect(), tier, name),
                 Key::Profile { name, .. } => Source::Profile(name.as_str().into()),
                 _ => continue,
             };
             let bare = match &source {
-                Source::Policy { tier, name: policy } => {
+                Source::Policy { tier, name: policy, .. } => {
                     **policy == *name
                         || name.strip_prefix(&**tier).and_then(|rest| rest.strip_prefix('/')) == Some(policy)
                 }
@@ -491,8 +501,8 @@ impl<'a> PolicyView<'a> {
         let Some(Resource::Policy(policy)) = self.model.resource(key).map(|value| &**value) else {
             let problem = self.problem(key);
             return (!problem.is_empty()).then(|| Policy {
-                key: key.to_string(),
-                kind: "policy".to_owned(),
+                key: self.model.written_key(key),
+                kind: self.kind_of_policy(name),
                 name: name.clone(),
                 tier: Some(tier.clone()),
                 order: None,
@@ -505,7 +515,7 @@ impl<'a> PolicyView<'a> {
                 revision: self.model.revision_of(key).unwrap_or_default(),
             });
         };
-        let source = Source::Policy { tier: tier.as_str().into(), name: name.as_str().into() };
+        let source = Source::policy(self.model.dialect(), tier, name);
         let governs = match policy.types {
             PolicyTypes::Both => &["ingress", "egress"][..],
             PolicyTypes::Ingress => &["ingress"],
@@ -514,8 +524,8 @@ impl<'a> PolicyView<'a> {
         let early = [(policy.untracked, "untracked"), (policy.pre_dnat, "pre-dnat")];
         let early = early.iter().filter(|(is, _)| *is).map(|(_, word)| *word);
         Some(Policy {
-            key: key.to_string(),
-            kind: "policy".to_owned(),
+            key: self.model.written_key(key),
+            kind: self.kind_of_policy(name),
             name: name.clone(),
             tier: Some(tier.clone()),
             order: policy.order.map(resource::Order::get),
@@ -527,6 +537,15 @@ impl<'a> PolicyView<'a> {
             problem: self.problem(key),
             revision: self.model.revision_of(key).unwrap_or_default(),
         })
+    }
+
+    /// Returns the kind of a policy: in a Calico 3 store, that of its object.
+    fn kind_of_policy(&self, name: &str) -> String {
+        match self.model.dialect() {
+            Dialect::V1 => "policy",
+            Dialect::V3 => PolicyObject::of(name).kind(),
+        }
+        .to_owned()
     }
 
     fn profile_row(&self, name: &str, users: &BTreeMap<Source, BTreeSet<&EndpointKey>>) -> Policy {
@@ -541,7 +560,7 @@ impl<'a> PolicyView<'a> {
         }
         let (inbound, outbound) = rules.unwrap_or_default();
         Policy {
-            key: key.to_string(),
+            key: self.model.written_key(&key),
             kind: "profile".to_owned(),
             name: name.to_owned(),
             tier: None,
@@ -576,7 +595,10 @@ impl<'a> PolicyView<'a> {
         let failure = self.failed.and_then(|failed| failed.get(key));
         let (state, reason) = match (failure, condition) {
             (Some(why), _) | (None, Some(EndpointCondition::Failed(why))) => ("failed", why.as_str()),
-            (None, Some(EndpointCondition::Up)) => ("up", ""),
+            (None, Some(EndpointCondition::Up)) => {
+                let state = self.migrations.and_then(|migrations| migrations.get(key));
+                ("up", state.map_or("", |state| state.as_str()))
+            }
             (None, Some(EndpointCondition::Down(why))) => ("down", why.as_str()),
             (None, None) if active => ("active", ""),
             (None, None) => ("inactive", ""),
@@ -601,7 +623,7 @@ impl<'a> PolicyView<'a> {
             labels: labels.clone(),
             policies,
             revision: self.model.revision_of(&key_text).unwrap_or_default(),
-            key: key_text.to_string(),
+            key: self.model.written_key(&key_text),
         }
     }
 
@@ -630,19 +652,41 @@ impl<'a> PolicyView<'a> {
         for (direction, stages) in [(Direction::Inbound, inbound), (Direction::Outbound, outbound)] {
             out.extend(self.tier_stages(direction, stages));
         }
+        if let EndpointPolicy::Host(host) = policy {
+            let forward =
+                [(Direction::Inbound, &host.forward_inbound), (Direction::Outbound, &host.forward_outbound)];
+            for (direction, tiers) in forward {
+                out.extend(tiers.iter().map(|tier| {
+                    self.stage("forward", direction, Some(&tier.name), &tier.policies, tier.end)
+                }));
+            }
+        }
         out
     }
 
     fn tier_stages(&self, direction: Direction, stages: &Stages) -> Vec<Stage> {
-        let stage = |kind: &str, tier: Option<&str>, ids: &[ChainId]| Stage {
+        let tiers = stages
+            .tiers
+            .iter()
+            .map(|tier| self.stage("tier", direction, Some(&tier.name), &tier.policies, tier.end));
+        tiers.chain([self.stage("profiles", direction, None, &stages.profiles, EndAction::Deny)]).collect()
+    }
+
+    fn stage(
+        &self,
+        kind: &str,
+        direction: Direction,
+        tier: Option<&str>,
+        ids: &[ChainId],
+        end: EndAction,
+    ) -> Stage {
+        Stage {
             kind: kind.to_owned(),
             direction: direction.as_str().to_owned(),
             tier: tier.map(str::to_owned),
             chains: ids.iter().map(|id| self.chain(id)).collect(),
-            end: "deny".to_owned(),
-        };
-        let tiers = stages.tiers.iter().map(|tier| stage("tier", Some(&tier.name), &tier.policies));
-        tiers.chain([stage("profiles", None, &stages.profiles)]).collect()
+            end: end.as_str().to_owned(),
+        }
     }
 
     fn chain(&self, id: &ChainId) -> ChainRules {

@@ -5,14 +5,14 @@ use std::net::IpAddr;
 
 use tortie_config::Selector;
 use tortie_config::key::EndpointKey;
-use tortie_config::resource::{HostAction, Protocol};
+use tortie_config::resource::{EndAction, HostAction, Protocol};
 use tortie_config::selector::Expr;
 
 use crate::api::policy::{TraceEnd, TraceHost, TraceRule, TraceStep};
 use tortie_engine::model::endpoint_name::endpoint_name;
 use tortie_engine::policy::path::{Change, Fix, OUTSIDE, Path, Place, Reason, Side, Stage, Step};
 use tortie_engine::policy::{
-    ChainId, Decider, Decision, EndpointPolicy, Packet, Ruleset, SetId, Stages, Verdict,
+    ChainId, Decider, Decision, EndpointPolicy, Packet, Ruleset, SetId, Stages, Tier, Verdict,
 };
 
 /// Describes the path through one host.
@@ -156,6 +156,8 @@ fn stage(stage: Stage) -> &'static str {
         Stage::Tunnel => "tunnel",
         Stage::FromWorkload => "from-workload",
         Stage::ToHost => "to-host",
+        Stage::ForwardInbound => "forward-inbound",
+        Stage::ForwardOutbound => "forward-outbound",
         Stage::HostInbound => "host-inbound",
         Stage::ToWorkload => "to-workload",
         Stage::HostOutbound => "host-outbound",
@@ -175,10 +177,16 @@ fn why(reason: &Reason) -> String {
         Reason::Spoofed => "its source is not an address of the endpoint".to_owned(),
         Reason::Loopback => "to a loopback address of the host".to_owned(),
         Reason::Neighbour => "IPv6 needs it".to_owned(),
+        Reason::HostService => {
+            "workloads always reach DHCP, DNS and OpenStack's metadata on their host".to_owned()
+        }
         Reason::NoIpv6 => "IPv6 of workloads is disabled (Ipv6Support)".to_owned(),
         Reason::AcceptedEarlier => "untracked or pre-DNAT policy accepted it before".to_owned(),
         Reason::KnownTunnel => "IPIP between hosts of the cluster".to_owned(),
         Reason::UnknownTunnel => "IPIP from a source that is not a host of the cluster".to_owned(),
+        Reason::KnownVxlan => "VXLAN between hosts of the cluster".to_owned(),
+        Reason::UnknownVxlan => "VXLAN from a source that is not a host of the cluster".to_owned(),
+        Reason::VxlanOfWorkload => "VXLAN from a workload (AllowVXLANPacketsFromWorkloads)".to_owned(),
         Reason::ToHost(action) => format!("DefaultEndpointToHostAction is {}", to_host(*action)),
         Reason::OwnWorkload => "a host may always reach its own workloads".to_owned(),
         Reason::NoEndpoint => "the interface has no endpoint: nothing is enforced".to_owned(),
@@ -217,6 +225,8 @@ fn policies_evaluated(
         (Stage::PreDnat, EndpointPolicy::Host(host)) => {
             walk.chains(None, &host.pre_dnat);
         }
+        (Stage::ForwardInbound, EndpointPolicy::Host(host)) => _ = walk.tiers(&host.forward_inbound),
+        (Stage::ForwardOutbound, EndpointPolicy::Host(host)) => _ = walk.tiers(&host.forward_outbound),
         (Stage::HostInbound, EndpointPolicy::Host(host)) => walk.stages(&host.inbound),
         (Stage::HostOutbound, EndpointPolicy::Host(host)) => walk.stages(&host.outbound),
         (Stage::FromWorkload, EndpointPolicy::Workload(workload)) => walk.stages(&workload.outbound),
@@ -248,23 +258,33 @@ enum Continuation {
 }
 
 impl PolicyDecision<'_> {
-    fn stages(&mut self, stages: &Stages) {
-        for tier in &stages.tiers {
+    /// Lists the tiers up to the one that decided. Returns true if one did.
+    fn tiers(&mut self, tiers: &[Tier]) -> bool {
+        for tier in tiers {
             match self.chains(Some(&tier.name), &tier.policies) {
-                Continuation::Decided => return,
+                Continuation::Decided => return true,
                 Continuation::Passed => {}
                 Continuation::Continues => {
-                    self.end(Some(&tier.name), format!("end of tier {}", tier.name));
-                    return;
+                    self.end(Some(&tier.name), format!("end of tier {}", tier.name), tier.end);
+                    if tier.end == EndAction::Deny {
+                        return true;
+                    }
                 }
             }
+        }
+        false
+    }
+
+    fn stages(&mut self, stages: &Stages) {
+        if self.tiers(&stages.tiers) {
+            return;
         }
         for profile in &stages.profiles {
             if self.chains(None, std::slice::from_ref(profile)) == Continuation::Decided {
                 return;
             }
         }
-        self.end(None, "no profile allows it".to_owned());
+        self.end(None, "no profile allows it".to_owned(), EndAction::Deny);
     }
 
     fn chains(&mut self, tier: Option<&str>, chains: &[ChainId]) -> Continuation {
@@ -310,13 +330,16 @@ impl PolicyDecision<'_> {
         Continuation::Continues
     }
 
-    fn end(&mut self, tier: Option<&str>, text: String) {
+    fn end(&mut self, tier: Option<&str>, text: String, action: EndAction) {
         self.out.push(TraceRule {
             tier: tier.map(str::to_owned),
             chain: String::new(),
             rule: None,
             text,
-            outcome: Some("deny".to_owned()),
+            outcome: Some(match action {
+                EndAction::Deny => "deny".to_owned(),
+                EndAction::Pass => "next-tier".to_owned(),
+            }),
         });
     }
 }

@@ -6,11 +6,20 @@ use tortie_config::resource::{BgpLogLevel, Severity as StoreSeverity};
 use tortie_net::Cidr;
 
 use crate::agent::config::{AddressChoice, Settings};
-use crate::agent::controllers::register_node::{Detected, NodeAddress};
 use crate::agent::logging::{BgpLevel, LogSettings, Severity};
 use tortie_engine::model::Model;
-use tortie_engine::routing::{AddressOption, NodeOptions};
+use tortie_engine::routing::{AddressOption, NodeOptions, RouterId};
+use tortie_engine::writer::{AddressFlag, AddressSource, NodeAddress, Registration};
 use tortie_store::StoreUrl;
+
+/// Returns the choice of the BGP identifier, from Calico's environment variable.
+///
+/// # Errors
+/// If the value is neither empty, an address, nor `hash`.
+pub fn router_id() -> Result<RouterId, String> {
+    let value = std::env::var("CALICO_ROUTER_ID").unwrap_or_default();
+    value.parse().map_err(|error| format!("CALICO_ROUTER_ID: {error}"))
+}
 
 /// Returns this host's BGP options from the flags.
 pub(in crate::agent) fn node_options(settings: &Settings) -> NodeOptions {
@@ -24,6 +33,10 @@ pub(in crate::agent) fn node_options(settings: &Settings) -> NodeOptions {
         ip6: option(settings.ip6),
         asn: settings.asn,
         listen: settings.bgp_listen.clone(),
+        router_id: router_id().unwrap_or_else(|error| {
+            tracing::warn!(target: "tortie", "{error}; the IPv4 address of the node counts");
+            RouterId::Address
+        }),
         ..NodeOptions::default()
     }
 }
@@ -47,17 +60,26 @@ pub(in crate::agent) fn store_addresses(url: &str) -> Vec<IpAddr> {
     endpoints.iter().filter_map(addr).collect()
 }
 
-/// Detects the addresses that `auto` selects.
-pub(in crate::agent) fn detect() -> Detected {
-    match tortie_kernel::default_addresses() {
-        Ok((v4, v6)) => {
-            let node = |found: tortie_kernel::HostAddress| NodeAddress { addr: found.addr, len: found.len };
-            Detected { v4: v4.map(node), v6: v6.map(node) }
-        }
-        Err(error) => {
-            tracing::warn!(target: "tortie", "this host's addresses cannot be read: {error}");
-            Detected::default()
-        }
+/// Returns what this host registers: flags, and the addresses that `auto` selects. Reads the kernel.
+pub(in crate::agent) fn registration(node: &str, settings: &Settings) -> Registration {
+    let (v4, v6) = tortie_kernel::default_addresses().unwrap_or_else(|error| {
+        tracing::warn!(target: "tortie", "this host's addresses cannot be read: {error}");
+        (None, None)
+    });
+    let source = |choice: Option<AddressChoice>, found: Option<tortie_kernel::HostAddress>| AddressSource {
+        flag: match choice {
+            None => AddressFlag::Unset,
+            Some(AddressChoice::Auto) => AddressFlag::Auto,
+            Some(AddressChoice::Nothing) => AddressFlag::Nothing,
+            Some(AddressChoice::Given(addr, len)) => AddressFlag::Given(NodeAddress { addr, len }),
+        },
+        detected: found.map(|found| NodeAddress { addr: found.addr, len: found.len }),
+    };
+    Registration {
+        node: node.to_owned(),
+        ipv4: source(settings.ip4, v4),
+        ipv6: source(settings.ip6, v6),
+        asn: settings.asn,
     }
 }
 

@@ -136,6 +136,7 @@ fn make_folders(agent: &AgentFiles<'_>) -> Folders {
         sockets.push(make(&drivers.dir, 0o755));
     }
     if agent.writes {
+        files.push(make(&parent(&agent.settings.mtu_file()), 0o755));
         // Port mappings of containers: written by plugins, restored by the agent.
         files.push(make(&parent(Path::new(tortie_kernel::container::PORTS_FOLDER)), 0o755));
     }

@@ -38,7 +38,7 @@ fn of_the_agent(host: &Host<'_>, results: &mut Results) {
 const NEEDED: [(u8, &str, &str); 5] = [
     (12, "CAP_NET_ADMIN", "routes, rules and TCP MD5"),
     (10, "CAP_NET_BIND_SERVICE", "TCP port 179"),
-    (13, "CAP_NET_RAW", "unnumbered peers"),
+    (13, "CAP_NET_RAW", "unnumbered peers, arrival of workloads by live migration"),
     (21, "CAP_SYS_ADMIN", "the agent's helper, which enters network namespaces"),
     (19, "CAP_SYS_PTRACE", "the agent's helper, which finds the network namespaces of processes"),
 ];

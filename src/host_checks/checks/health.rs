@@ -9,8 +9,13 @@ use crate::host_checks::host::Host;
 use crate::host_checks::result::Results;
 use crate::host_checks::snapshot::Link;
 
-/// Overhead of IPIP per packet (RFC 2003), in octets.
-const IPIP_OVERHEAD: u32 = 20;
+/// Tunnel devices: octets that each adds to a packet (IPIP: RFC 2003; VXLAN over IPv4 and IPv6: RFC 7348), and the
+/// setting of its MTU.
+pub(in crate::host_checks) const TUNNELS: [(&str, u32, &str); 3] = [
+    ("tunl0", 20, "IpInIpMtu"),
+    (tortie_kernel::vxlan_device(true), 50, "VXLANMTU"),
+    (tortie_kernel::vxlan_device(false), 70, "VXLANMTUV6"),
+];
 /// Fill level in percent from which the conntrack table counts as full.
 const CONNTRACK_FULL_PERCENT: u64 = 90;
 /// Smallest clock change that counts as a jump; NTP slews smaller differences.
@@ -60,18 +65,19 @@ pub(in crate::host_checks) fn mtu(host: &Host<'_>, results: &mut Results) {
     let Host { now, role, .. } = *host;
     let uplinks = role.uplinks.iter().filter_map(|name| now.link(name)).filter(|link| link.up);
     let Some(narrowest) = uplinks.min_by_key(|link| link.mtu) else { return };
-    if let Some(tunnel) = role.tunnel.as_ref().and_then(|name| now.link(name)).filter(|link| link.up)
-        && tunnel.mtu + IPIP_OVERHEAD > narrowest.mtu
-    {
-        let text = format!(
-            "its MTU is {}, and with {IPIP_OVERHEAD} bytes more its packets do not fit into {} ({}): set IpInIpMtu to {} or \
-             less, or take it out of the store",
-            tunnel.mtu,
-            narrowest.name,
-            narrowest.mtu,
-            narrowest.mtu.saturating_sub(IPIP_OVERHEAD)
-        );
-        host.report(codes::TUNNEL_MTU.problem(&tunnel.name, tunnel.name.clone(), text), results);
+    for (name, overhead, setting) in TUNNELS.into_iter().filter(|(name, ..)| role.tunnels.contains(*name)) {
+        let Some(tunnel) = now.link(name).filter(|link| link.up) else { continue };
+        if tunnel.mtu.saturating_add(overhead) > narrowest.mtu {
+            let text = format!(
+                "its MTU is {}, and with {overhead} bytes more its packets do not fit into {} ({}): set {setting} to {} \
+                 or less, or take it out of the store",
+                tunnel.mtu,
+                narrowest.name,
+                narrowest.mtu,
+                narrowest.mtu.saturating_sub(overhead)
+            );
+            host.report(codes::TUNNEL_MTU.problem(name, name, text), results);
+        }
     }
     let wide = |(endpoint, interface): &(String, String)| {
         let link = now.link(interface).filter(|link| link.mtu > narrowest.mtu)?;

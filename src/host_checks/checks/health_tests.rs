@@ -24,7 +24,7 @@ fn role(uplinks: &[&str]) -> Role {
         low_port: true,
         routes: [true, true],
         uplinks: uplinks.iter().map(|name| (*name).to_owned()).collect(),
-        tunnel: Some("tunl0".to_owned()),
+        tunnels: TUNNELS.iter().map(|(name, ..)| *name).collect(),
         workloads: vec![("cni/web/eth0".to_owned(), "cali1".to_owned())],
         ..Role::default()
     }
@@ -60,6 +60,24 @@ fn a_strict_filter_matters_only_where_packets_may_come_another_way() {
 fn packets_have_to_fit() {
     let tunnel = host(&[link("eth0", 1450, 0), link("tunl0", 1440, 0)]);
     assert_eq!(found(&tunnel, None, &role(&["eth0"])), one("tunnel-mtu", "tunl0"));
+    // Of each tunnel the setting is named, and the octets that it adds.
+    for (name, mtu, setting) in [
+        ("tunl0", 1_430, "IpInIpMtu"),
+        ("vxlan.calico", 1_400, "VXLANMTU"),
+        ("vxlan-v6.calico", 1_380, "VXLANMTUV6"),
+    ] {
+        let fits = host(&[link("eth0", 1450, 0), link(name, mtu, 0)]);
+        assert!(found(&fits, None, &role(&["eth0"])).is_empty(), "{name}");
+        let wide = problems(&host(&[link("eth0", 1450, 0), link(name, mtu + 1, 0)]), None, &role(&["eth0"]));
+        assert_eq!(wide.iter().map(|p| p.subject.as_str()).collect::<Vec<_>>(), [name]);
+        assert!(wide[0].text.contains(&format!("set {setting} to {mtu} or less")), "{}", wide[0].text);
+        assert!(fix_for(&wide[0]).contains(&format!("/calico/v1/config/{setting} ")));
+        let unused = Role { tunnels: std::collections::BTreeSet::new(), ..role(&["eth0"]) };
+        assert!(
+            found(&host(&[link("eth0", 1450, 0), link(name, 1_500, 0)]), None, &unused).is_empty(),
+            "{name}"
+        );
+    }
     let workload = host(&[link("eth0", 1450, 0), link("cali1", 1500, 0)]);
     assert_eq!(found(&workload, None, &role(&["eth0"])), one("workload-mtu", "endpoint cni/web/eth0"));
 }

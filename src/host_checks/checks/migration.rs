@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use tortie_config::Dialect;
 use tortie_config::resource::Setting;
 
 use super::data_model::few;
@@ -90,7 +91,8 @@ pub(in crate::host_checks) fn kernel(host: &Host<'_>, results: &mut Results) {
         None => return,
         Some(Ok(there)) => there,
         Some(Err(text)) => {
-            let fix = "run it as root, with iptables and ipset installed";
+            let fix =
+                "run it as root, with iptables and ipset installed, and nftables for Felix's own tables";
             return results.fail(&codes::CHECK_KERNEL_UNREAD, text.clone(), fix);
         }
     };
@@ -105,6 +107,20 @@ pub(in crate::host_checks) fn kernel(host: &Host<'_>, results: &mut Results) {
     if let Some(tool) = &there.hidden {
         let text = format!("{tool} cannot list all tables: rules of Felix may be among them");
         results.warn(&codes::CHECK_RULES_HIDDEN, text, "nft list ruleset");
+    }
+}
+
+/// Checks for data planes of Calico other than routes and packet rules, and for tunnel devices that another
+/// configuration made.
+pub(in crate::host_checks) fn data_planes(host: &Host<'_>, results: &mut Results) {
+    let Some(Ok(there)) = &host.now.migration.kernel else { return };
+    for (text, fix) in &there.others {
+        results.fail(&codes::CHECK_OTHER_DATAPLANE, text.clone(), fix.clone());
+    }
+    for text in &there.misfits {
+        let fix = "compare FelixConfiguration and the Node with `ip -d link show type vxlan`; Calico makes the device \
+                   again when its settings change";
+        results.fail(&codes::CHECK_TUNNEL_DEVICE, text.clone(), fix);
     }
 }
 
@@ -135,7 +151,9 @@ pub(in crate::host_checks) fn felix_settings(host: &Host<'_>, results: &mut Resu
             .filter(|(name, _)| Setting::NAMES.contains(&name.as_str()))
             .map(|(name, value)| format!("tortie store put /calico/v1/host/NODE/config/{name} {value}"))
             .collect();
-        let fix = if puts.is_empty() {
+        let fix = if is_calico_3(host) {
+            "write those that are needed to the FelixConfiguration node.NODE (calicoctl apply)".to_owned()
+        } else if puts.is_empty() {
             "none of them is Tortie's: see docs/how-to/migrate.md".to_owned()
         } else {
             puts.join("; ")
@@ -144,7 +162,14 @@ pub(in crate::host_checks) fn felix_settings(host: &Host<'_>, results: &mut Resu
     }
     if host.now.migration.felix_file {
         let text = format!("{FELIX_FILE} has settings, which Tortie does not read");
-        let fix = "write those that are needed to the store: /calico/v1/host/NODE/config/NAME";
+        let fix = match is_calico_3(host) {
+            true => "write those that are needed to the FelixConfiguration node.NODE",
+            false => "write those that are needed to the store: /calico/v1/host/NODE/config/NAME",
+        };
         results.warn(&codes::CHECK_FELIX_FILE, text, fix);
     }
+}
+
+fn is_calico_3(host: &Host<'_>) -> bool {
+    matches!(&host.now.migration.store, Some(Ok(store)) if store.dialect == Dialect::V3)
 }

@@ -6,6 +6,7 @@ pub(super) mod data_model;
 pub(super) mod health;
 pub(super) mod kernel;
 pub(super) mod migration;
+pub(super) mod node_environment;
 pub(super) mod other_daemons;
 pub(super) mod ports;
 pub(super) mod sockets;

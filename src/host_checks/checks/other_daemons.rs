@@ -23,6 +23,11 @@ pub(in crate::host_checks) fn running(host: &Host<'_>, results: &mut Results) {
 }
 
 pub(in crate::host_checks) fn felix_rules(host: &Host<'_>, results: &mut Results) {
+    let fix = "tortie migrate adopt removes them when ours are in force, without an interruption of traffic";
+    for table in &host.now.felix_tables {
+        let text = format!("nftables has Felix's table {table}, active in addition to ours");
+        results.fail(&codes::CHECK_FELIX_RULES, text, fix);
+    }
     for (rules, tool) in host.now.felix_rules.iter().zip(["iptables-legacy", "iptables-nft"]) {
         match rules {
             Some(0) => {}
@@ -31,8 +36,6 @@ pub(in crate::host_checks) fn felix_rules(host: &Host<'_>, results: &mut Results
                     "{tool} has {} of Felix (cali-*), active in addition to ours",
                     counted(n, "rule")
                 );
-                let fix = "tortie migrate adopt removes them when ours are in force, without an \
-                           interruption of traffic";
                 results.fail(&codes::CHECK_FELIX_RULES, text, fix);
             }
             None => results.not_tried(

@@ -3,11 +3,12 @@
 use tortie_config::counted;
 use tortie_net::Cidr;
 
-use crate::api::codes;
+use crate::api::codes::{self, Code};
+use crate::api::problem::Problem;
 use crate::host_checks::host::{Command, Host};
 use crate::host_checks::result::Results;
 use crate::host_checks::snapshot::{StoreState, Unreadable};
-use tortie_store::{CALICO_3, CALICO_3_NEXT};
+use tortie_store::{CALICO_3, CALICO_3_NEXT, Purpose};
 
 pub(in crate::host_checks) fn answers(host: &Host<'_>, results: &mut Results) {
     if host.command == Command::MigrateCheck {
@@ -56,20 +57,30 @@ fn damage(host: &Host<'_>) -> Option<String> {
 
 /// Checks the store's data model; reported first, since nothing else matters if it is wrong.
 pub(in crate::host_checks) fn data_model(host: &Host<'_>, results: &mut Results) {
-    if state(host).is_some_and(|store| store.calico_3) {
-        let text = format!("{CALICO_3}: nothing is written there");
-        let fix = format!("tortie agent --kernel observe compares without writing; {CALICO_3_NEXT}");
-        results.fail(&codes::CALICO_3, text, fix);
+    if host.command == Command::MigrateCheck && !Purpose::Adopt.writes_calico_3() {
+        if state(host).is_some_and(|store| store.calico_3) {
+            let text = format!("{CALICO_3}, which {} does not take over", Purpose::Adopt.name());
+            results.fail(&codes::CALICO_3, text, CALICO_3_NEXT);
+        }
+        return;
     }
+    if let Some(problem) = agent_problem(host, &codes::CALICO_3) {
+        results.fail(&codes::CALICO_3, problem.text.clone(), problem.next.clone());
+    }
+}
+
+/// Returns a problem of the running agent.
+fn agent_problem<'a>(host: &Host<'a>, code: &Code) -> Option<&'a Problem> {
+    let Some(Ok(agent)) = &host.now.agent else { return None };
+    agent.problems.iter().find(|problem| problem.code == code.name)
 }
 
 /// Reports a freeze of the agent because of workloads or the host name that do not match the store.
 pub(in crate::host_checks) fn frozen(host: &Host<'_>, results: &mut Results) {
-    let Some(Ok(agent)) = &host.now.agent else { return };
     for code in
         [&codes::UNKNOWN_WORKLOADS, &codes::HOST_RENAMED, &codes::DUPLICATE_NODE, &codes::STORE_REWOUND]
     {
-        if let Some(problem) = agent.problems.iter().find(|problem| problem.code == code.name) {
+        if let Some(problem) = agent_problem(host, code) {
             results.fail(code, problem.text.clone(), problem.next.clone());
         }
     }
@@ -80,7 +91,7 @@ fn of_calico(host: &Host<'_>, results: &mut Results) {
     match &host.now.migration.store {
         None => {}
         Some(Ok(store)) => {
-            let (keys, revision) = (store.entries.len(), store.revision);
+            let (keys, revision) = (store.keys, store.revision);
             let text =
                 format!("store {} answers, {} at revision {revision}", store.describe, counted(keys, "key"));
             results.ok(&codes::CHECK_STORE, text);

@@ -1,6 +1,6 @@
 //! Tests of the checks: snapshots of hosts, and the results for each.
 
-use tortie_kernel::{KernelCapability, ProbeOutcome};
+use tortie_kernel::{KernelCapability, ProbeOutcome, VxlanPort};
 
 use crate::api::status::{DataplaneStatus, Landlock, ProtectionStatus, RouteStatus, Status};
 use crate::host_checks::host::{Command, Host};
@@ -123,6 +123,25 @@ fn each_thing_that_is_wrong_is_said_once_with_its_weight() {
                 s.store = store(StoreState { ipip: true, pools: 1, ..StoreState::default() });
             }),
         ),
+        ("vxlan", Warn, Box::new(move |s| s.kernel_features[1] = ability("vxlan", true, refused()))),
+        (
+            "vxlan",
+            Fail,
+            Box::new(move |s| {
+                s.kernel_features[1] = ability("vxlan", true, refused());
+                s.store = store(StoreState { vxlan: Some(4789), pools: 1, ..StoreState::default() });
+            }),
+        ),
+        (
+            "vxlan",
+            Warn,
+            Box::new(move |s| {
+                let device = |device: &str, port| VxlanPort { device: device.to_owned(), port, vni: 1 };
+                s.vxlan_devices =
+                    vec![device("vxlan.calico", 4789), device("later", 8472), device("flannel.1", 4789)];
+                s.store = store(StoreState { vxlan: Some(4789), pools: 1, ..StoreState::default() });
+            }),
+        ),
         (
             "kernel",
             NotTried,
@@ -145,6 +164,7 @@ fn each_thing_that_is_wrong_is_said_once_with_its_weight() {
         ("port-taken", Fail, Box::new(move |s| drop(s.ports.insert(9099, vec![owner(0, "somebody")])))),
         ("rival", Fail, Box::new(move |s| s.other_daemons = vec![owner(900, "calico-felix")])),
         ("felix-rules", Fail, Box::new(|s| s.felix_rules[0] = Some(214))),
+        ("felix-rules", Fail, Box::new(|s| s.felix_tables.push("ip calico".to_owned()))),
         ("felix-rules", NotTried, Box::new(|s| s.felix_rules[1] = None)),
         ("network-manager", Warn, Box::new(|s| s.network_manager = Some(false))),
         ("group", Warn, Box::new(|s| s.group = false)),

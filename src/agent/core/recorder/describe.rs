@@ -10,7 +10,7 @@ use super::unreadable::consequence;
 use super::{Entry, Plane, SINGLE_ENTRIES_MAX};
 use crate::agent::core::Core;
 use crate::agent::core::effect::{Effect, LogLine, Severity, Subsystem};
-use tortie_engine::model::{InvalidKey, ModelChanges};
+use tortie_engine::model::{ChangedKey, InvalidKey, ModelChanges, is_projected};
 use tortie_engine::routing::{ChangeId, RoutingIntent};
 
 impl Core {
@@ -22,13 +22,22 @@ impl Core {
             let entry = Entry { change, plane: Plane::Store, mark, subject, text, revision };
             self.recorder.record_key(time.clone(), key, entry);
         };
-        if changes.keys.len() > SINGLE_ENTRIES_MAX {
+        let how = |deleted: bool| if deleted { ('-', "deleted") } else { ('+', "written") };
+        // In a store of Calico 3 the object was written, and not the keys that it becomes.
+        let named = |key: &&ChangedKey| changes.objects.is_empty() || !is_projected(&key.text);
+        let keys: Vec<&ChangedKey> = changes.keys.iter().filter(named).collect();
+        let count = keys.len() + changes.objects.len();
+        if count > SINGLE_ENTRIES_MAX {
             let newest = changes.keys.iter().map(|t| t.revision).max().unwrap_or_default();
-            record('~', counted(changes.keys.len(), "key"), None, "read", newest);
+            record('~', counted(count, "key"), None, "read", newest);
             return;
         }
-        for key in &changes.keys {
-            let (mark, text) = if key.deleted { ('-', "deleted") } else { ('+', "written") };
+        for object in &changes.objects {
+            let (mark, text) = how(object.deleted);
+            record(mark, object.key.title(), None, text, object.revision);
+        }
+        for key in keys {
+            let (mark, text) = how(key.deleted);
             record(mark, key.text.clone(), key.key.as_ref(), text, key.revision);
         }
     }
@@ -50,7 +59,8 @@ impl Core {
                 problem.error,
                 consequence(problem.parsed().as_ref(), problem.last_good)
             );
-            self.log_and_record(ChangeId::default(), Plane::Store, '!', &problem.key, &text);
+            let name = self.model.name_of_text(&problem.key);
+            self.log_and_record(ChangeId::default(), Plane::Store, '!', &name, &text);
         }
         if more > 0 {
             let text = format!("{more} more cannot be read: `tortie store validate` lists them");

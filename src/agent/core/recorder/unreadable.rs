@@ -1,7 +1,9 @@
 //! Describes the behaviour of the agent for values that cannot be read.
 
+use tortie_config::calico3::{ObjectKey, Problem as ObjectProblem};
 use tortie_config::key::{Key, ProfilePart};
 
+use crate::api::codes::INVALID_VALUE;
 use crate::api::status::InvalidObject;
 use tortie_engine::model::{InvalidKey, Model};
 use tortie_engine::policy::EndpointLabels;
@@ -21,19 +23,53 @@ pub(in crate::agent) fn consequence(key: Option<&Key>, last_good: bool) -> &'sta
     }
 }
 
-/// Returns the unreadable values for `status`.
-pub(in crate::agent::core) fn invalid_objects(model: &Model) -> Vec<InvalidObject> {
-    let object = |problem: &InvalidKey| InvalidObject {
-        key: problem.key.clone(),
-        error: problem.error.clone(),
-        revision: problem.revision,
-        last_good: problem.last_good,
-        may_act_on: match problem.parsed() {
+/// A value that cannot be read, and what applies in its place.
+#[derive(Debug, Clone)]
+pub(in crate::agent) struct UnreadableValue {
+    /// The value, under the key that a person wrote.
+    pub(in crate::agent) object: InvalidObject,
+    /// Name for people: the object in a Calico 3 store, otherwise the key.
+    pub(in crate::agent) name: String,
+    pub(in crate::agent) consequence: &'static str,
+}
+
+/// Returns the unreadable values for `status`. In a Calico 3 store each has the key of its object and the
+/// error in it.
+pub(in crate::agent::core) fn unreadable_values(model: &Model) -> Vec<UnreadableValue> {
+    let problems = model.object_problems();
+    let value = |problem: &InvalidKey| {
+        let key = problem.parsed();
+        let object = model.object_of(&problem.key);
+        let wrong = |of: &&&ObjectProblem| Some(&of.key) == object.as_ref() && of.code == INVALID_VALUE.name;
+        let may_act_on = match key {
             Some(Key::Policy { .. }) if !problem.last_good => may_act_on(model, problem),
             _ => Vec::new(),
-        },
+        };
+        UnreadableValue {
+            name: object.as_ref().map_or_else(|| problem.key.clone(), ObjectKey::title),
+            consequence: consequence(key.as_ref(), problem.last_good),
+            object: InvalidObject {
+                error: problems.iter().find(wrong).map_or(&problem.error, |of| &of.text).clone(),
+                key: object.as_ref().map_or_else(|| problem.key.clone(), ToString::to_string),
+                revision: problem.revision,
+                last_good: problem.last_good,
+                may_act_on,
+            },
+        }
     };
-    model.invalid_keys().map(object).collect()
+    model.invalid_keys().map(value).collect()
+}
+
+/// Returns the problems of objects of a Calico 3 store, without those that [`unreadable_values`] names.
+pub(in crate::agent::core) fn object_problems(
+    model: &Model,
+    named: &[UnreadableValue],
+) -> Vec<ObjectProblem> {
+    let is_named = |problem: &ObjectProblem| {
+        let key = problem.key.to_string();
+        problem.code == INVALID_VALUE.name && named.iter().any(|value| value.object.key == key)
+    };
+    model.object_problems().into_iter().filter(|problem| !is_named(problem)).cloned().collect()
 }
 
 /// Returns the endpoints of this host to which an unreadable policy may apply; all of them if its selector is

@@ -1,11 +1,17 @@
 //! Tests of freezes: a store of another data model, a store restored from a backup, a host under another
 //! name.
 
+use super::dialects::objects;
 use super::*;
 use tortie_engine::model::AttachedRoute;
 
 fn list(revision: u64, entries: Vec<KeyValue>) -> FeedEvent {
     FeedEvent::Snapshot { snapshot: snapshot("a", revision, entries).into(), generation: 1 }
+}
+
+fn added_block(revision: u64) -> FeedEvent {
+    let block = snapshot("a", revision, vec![kv(BLOCK, &block(), 1)]);
+    FeedEvent::Added { prefixes: vec![BLOCK.to_owned()], snapshot: block }
 }
 
 /// True if an effect would change the kernel, the peers or the store.
@@ -24,53 +30,90 @@ fn problem_codes(core: &Core) -> Vec<String> {
         .collect()
 }
 
-/// With any store that contains objects of Calico 3, from any state, with and without a cache, nothing is
-/// programmed, announced or written, and the first problem says so.
+/// A store whose data model is another one than that of the state in force, from a cache or while the agent
+/// runs, changes nothing until an operator accepts it, and the first problem says so.
 #[test]
-fn on_a_store_of_calico_3_nothing_is_done() {
+fn a_store_of_another_data_model_is_followed_when_accepted() {
     for has_cache in [false, true] {
-        for entries in [Vec::new(), main_entries()] {
-            let mut core = core();
-            let mixed = !entries.is_empty();
-            let mut effects = if has_cache {
-                feed(&mut core, cached(snapshot("a", 1, main_entries())))
-            } else {
-                Vec::new()
-            };
-            effects.extend(feed(&mut core, FeedEvent::Calico3(true)));
-            effects.extend(feed(&mut core, list(2, entries)));
-            let block = snapshot("a", 2, vec![kv(BLOCK, &block(), 1)]);
-            effects.extend(feed(
-                &mut core,
-                FeedEvent::Added { prefixes: vec![BLOCK.to_owned()], snapshot: block },
-            ));
-            effects.extend(give(&mut core, Input::StoreTimeout));
-            effects.extend(give(&mut core, Input::Accept));
-            assert!(!acts(&effects), "cache {has_cache}, mixed {mixed}: {effects:?}");
-            assert_eq!(code(&core), Some("calico-3"));
-            assert!(!core.loaded(), "a start waits");
-            let codes = problem_codes(&core);
-            assert_eq!(codes.first().map(String::as_str), Some("calico-3"), "{codes:?}");
-            assert_eq!(codes.contains(&"mixed-models".to_owned()), mixed, "{codes:?}");
-        }
+        let mut core = core();
+        let mut effects = if has_cache {
+            feed(&mut core, cached(snapshot("a", 1, main_entries())))
+        } else {
+            whole(&mut core);
+            assert!(core.loaded() && core.frozen.is_none());
+            Vec::new()
+        };
+        effects.extend(feed(&mut core, FeedEvent::Calico3(true)));
+        let gone = Delta { revision: 3, changes: vec![Change::Delete { key: AFFINITY.to_owned() }] };
+        effects.extend(feed(&mut core, FeedEvent::Delta(gone)));
+        effects.extend(feed(&mut core, list(4, objects())));
+        effects.extend(feed(&mut core, added_block(4)));
+        effects.extend(give(&mut core, Input::StoreTimeout));
+        assert!(!acts(&effects), "cache {has_cache}: {effects:?}");
+        assert_eq!(code(&core), Some("calico-3"));
+        assert_eq!(problem_codes(&core).first().map(String::as_str), Some("calico-3"));
+        assert!(acts(&give(&mut core, Input::Accept)), "cache {has_cache}");
+        assert_eq!(code(&core), None);
+        // The objects vanish: the same the other way.
+        let mut effects = feed(&mut core, FeedEvent::Calico3(false));
+        effects.extend(feed(&mut core, list(5, main_entries())));
+        assert!(!acts(&effects), "cache {has_cache}: {effects:?}");
+        assert_eq!(code(&core), Some("calico-3"));
+        feed(&mut core, FeedEvent::Calico3(true));
+        feed(&mut core, list(6, objects()));
+        assert_eq!(code(&core), None, "they are back");
     }
-    // The objects appear while an agent runs.
-    let mut core = core();
-    whole(&mut core);
+}
+
+/// The ClusterInformation says whether a Calico 3 store is ready. An agent creates it on a store that never had
+/// one, and only then.
+#[test]
+fn a_store_of_calico_3_is_followed_when_it_is_ready() {
+    let without = || objects().into_iter().filter(|kv| !kv.key.contains("clusterinformations"));
+    let start = |options: &CoreOptions, entries: Vec<KeyValue>| {
+        let mut core = Core::new(options, now());
+        feed(&mut core, FeedEvent::Calico3(true));
+        let mut effects = feed(&mut core, list(1, entries));
+        effects.extend(feed(&mut core, added_block(1)));
+        effects.retain(|effect| !matches!(effect, Effect::Scope(_) | Effect::Log(_) | Effect::Recorded(_)));
+        (core, effects)
+    };
+    let (core, effects) = start(&core_options(), objects());
     assert!(core.loaded() && core.frozen.is_none());
-    assert!(!acts(&feed(&mut core, FeedEvent::Calico3(true))));
-    assert_eq!(code(&core), Some("calico-3"));
-    let gone = Delta { revision: 3, changes: vec![Change::Delete { key: AFFINITY.to_owned() }] };
-    assert!(!acts(&feed(&mut core, FeedEvent::Delta(gone))), "everything stays");
-    assert!(acts(&feed(&mut core, FeedEvent::Calico3(false))), "it goes on with what changed meanwhile");
-    assert_eq!(code(&core), None);
-    // Observe mode reads any store.
+    assert!(effects.contains(&Effect::Loaded) && !effects.contains(&Effect::CreateCluster));
+    let (mut core, effects) = start(&core_options(), without().collect());
+    assert!(!core.loaded() && effects.iter().all(|effect| *effect == Effect::CreateCluster), "{effects:?}");
+    assert!(!effects.is_empty());
+    assert_eq!(code(&core), Some("not-ready"));
+    let cluster = objects().swap_remove(0);
+    feed(
+        &mut core,
+        FeedEvent::Delta(Delta {
+            revision: 2,
+            changes: vec![Change::Put(KeyValue { mod_revision: 2, ..cluster })],
+        }),
+    );
+    assert!(core.loaded() && core.frozen.is_none());
+    // An observer writes nothing, and a store that is locked is not unlocked.
     let observes = CoreOptions { observes: true, kernel_writes: false, ..core_options() };
-    let mut core = Core::new(&observes, now());
+    for (options, datastore_ready) in [(observes, None), (core_options(), Some(false))] {
+        let locked = datastore_ready.map(|ready| {
+            let key = "/calico/resources/v3/projectcalico.org/clusterinformations/default";
+            kv(key, &format!(r#"{{"spec":{{"datastoreReady":{ready}}}}}"#), 1)
+        });
+        let (core, effects) = start(&options, without().chain(locked).collect());
+        assert_eq!((code(&core), effects.as_slice()), (Some("not-ready"), &[][..]));
+    }
+    // It was there when the cache was written: it was lost.
+    let mut core = self::core();
+    let mut all = objects();
+    all.push(kv(BLOCK, &block(), 1));
+    feed(&mut core, cached(snapshot("a", 1, all)));
     feed(&mut core, FeedEvent::Calico3(true));
-    whole(&mut core);
-    assert!(core.loaded() && core.frozen.is_none());
-    assert_eq!(problem_codes(&core).first().map(String::as_str), Some("calico-3"));
+    let mut effects = feed(&mut core, list(2, without().collect()));
+    effects.extend(feed(&mut core, added_block(2)));
+    assert!(!effects.contains(&Effect::CreateCluster));
+    assert_eq!(code(&core), Some("not-ready"));
 }
 
 /// A store restored from a backup is not followed until an operator accepts it, whatever share of it is lost.
@@ -101,8 +144,9 @@ fn a_store_that_was_put_back_is_followed_when_accepted() {
 fn a_host_under_another_name_holds_still() {
     const WEB: &str = "/calico/v1/host/h0/workload/lab/web/endpoint/eth0";
     let endpoint = r#"{"state":"active","name":"cali1","mac":null,"profile_ids":[],"ipv4_nets":["10.244.1.1/32"],"ipv6_nets":[]}"#;
-    let attached =
-        || vec![AttachedRoute { addr: "10.244.1.1".parse().unwrap(), interface: "cali1".to_owned() }];
+    let attached = || {
+        vec![AttachedRoute { addr: "10.244.1.1".parse().unwrap(), interface: "cali1".to_owned(), metric: 0 }]
+    };
     let entries = |key: &str| vec![kv("/calico/v1/Ready", "true", 1), kv(key, endpoint, 1)];
     let mut core = core();
     give(&mut core, Input::Attached(attached()));

@@ -9,11 +9,13 @@ use crate::agent::health::problems;
 use crate::speaker::SpeakerFact;
 use tortie_engine::routing;
 use tortie_kernel::{KernelFact, Mode};
-use tortie_store::{Cached, KeyValue};
+use tortie_store::{Cached, DataModel, KeyValue};
 
+mod dialects;
 mod enforcement;
 mod exclusions;
 mod freeze;
+mod live_migration;
 
 const BLOCK: &str = "/calico/ipam/v2/assignment/ipv4/block/10.244.1.0-26";
 const AFFINITY: &str = "/calico/ipam/v2/host/h1/ipv4/block/10.244.1.0-26";
@@ -73,6 +75,7 @@ fn core_options() -> CoreOptions {
         name: "h1".to_owned(),
         node: NodeOptions::default(),
         observes: false,
+        data_model: DataModel::Auto,
         kernel_writes: true,
         policy: Mode::Program,
     }

@@ -20,13 +20,14 @@ use crate::agent::core::options::CoreOptions;
 use crate::agent::replay::{ReplayError, Run};
 use tortie_engine::routing::{self, ChangeId, NodeOptions};
 use tortie_kernel::{BlackholeAck, BlackholeOutcome, KernelFact, Mode};
-use tortie_store::{Change, Delta, FeedEvent, KeyValue, Snapshot};
+use tortie_store::{Change, DataModel, Delta, FeedEvent, KeyValue, Snapshot};
 
 fn options() -> CoreOptions {
     CoreOptions {
         name: "h1".to_owned(),
         node: NodeOptions::default(),
         observes: false,
+        data_model: DataModel::Auto,
         kernel_writes: true,
         policy: Mode::Program,
     }

@@ -241,7 +241,7 @@ fn random_run(seed: u64, inputs: usize) -> Recorded {
                         Input::Hosts { hosts: vec![NodeStatus::default()], one_machine: rng.random_bool(0.5) }
                     }
                     2 => Input::IpamGc(GcPass { error: Some("away".to_owned()), ..GcPass::default() }),
-                    _ => Input::TunnelAddress(TunnelAddressReport::Problem(None)),
+                    _ => Input::TunnelAddress(TunnelAddressReport::Problem("IPIP".to_owned(), None)),
                 };
                 recorded.input(after, input);
             }
