@@ -1,5 +1,5 @@
-//! Reads Felix's chains and sets from `iptables-save` of both backends and from `ipset save`, and computes
-//! Felix's names for them. It only lists and changes nothing.
+//! Reads Felix's chains and sets from `iptables-save` of both backends, from `ipset save` and from `nft`, and
+//! computes Felix's names for them. It only lists and changes nothing.
 //!
 //! The tools are used instead of netlink, because `iptables-nft` writes iptables matches into nftables that
 //! only the tool itself can decode. A tool that would make the kernel load its tables is not run.
@@ -11,15 +11,17 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use sha2::{Digest as _, Sha224, Sha256};
 use tortie_net::Cidr;
 
-use super::tools;
+use super::{nftables, tools};
 use crate::foreign::types::{Backend, Felix, FelixRule, FelixSet, FelixTable, Unreadable};
 
 /// Prefix of Felix's chain names.
 const CHAIN_PREFIX: &str = "cali-";
 /// Prefix of the names of chains and sets of Calico 1.
 const OLD_PREFIX: &str = "felix-";
-/// Maximum length of a chain name of Felix (2.1 on), in characters.
+/// Maximum length of a chain name of Felix (2.1 on) in iptables, in characters.
 const CHAIN_LENGTH: usize = 28;
+/// Maximum length of a chain name of Felix in nftables, in characters.
+const NFTABLES_CHAIN_LENGTH: usize = 256;
 /// Maximum length of a set name (`IPSET_MAXNAMELEN`), in characters.
 const SET_LENGTH: usize = 31;
 /// Prefixes of set names: Felix 2.2 on, then Felix 2.0 and 2.1. All have the length of the prefix of Calico
@@ -30,7 +32,8 @@ const SET_PREFIXES: [&str; 4] = ["cali40", "cali60", "cali4-", "cali6-"];
 #[must_use]
 pub fn read() -> (Felix, Vec<Unreadable>) {
     let (mut felix, mut unreadable) = (Felix::default(), Vec::new());
-    for (backend, v4) in Backend::ALL.into_iter().flat_map(|backend| [(backend, true), (backend, false)]) {
+    for (backend, v4) in Backend::IPTABLES.into_iter().flat_map(|backend| [(backend, true), (backend, false)])
+    {
         let tool = backend.tool(v4);
         match output_of(&format!("{tool}-save"), tools::saved_rules(backend, v4)) {
             Ok(text) => {
@@ -49,7 +52,35 @@ pub fn read() -> (Felix, Vec<Unreadable>) {
         }
         Err(why) => unreadable.push(Unreadable { what: "address sets (ipset)".to_owned(), why }),
     }
+    read_nftables(&mut felix, &mut unreadable);
     (felix, unreadable)
+}
+
+/// Reads Felix's tables of nftables, if it has some.
+fn read_nftables(felix: &mut Felix, unreadable: &mut Vec<Unreadable>) {
+    let what = |table: &str| Unreadable { what: format!("table {table} of nftables"), why: String::new() };
+    let there = match tools::felix_tables() {
+        Ok(there) => there,
+        Err(why) => return unreadable.push(Unreadable { why, ..what("calico") }),
+    };
+    for (family, v4) in [("ip", true), ("ip6", false)] {
+        let Some((_, name)) = there.iter().find(|table| table.0 == family) else {
+            felix.read.insert((Backend::Nftables, v4));
+            continue;
+        };
+        match output_of("nft", tools::listed_table(family, name)) {
+            Ok(text) => {
+                let listing = nftables::Listing::read(&text);
+                felix.tables.extend(listing.tables(v4));
+                felix.sets.extend(listing.sets(v4));
+                felix.read.insert((Backend::Nftables, v4));
+            }
+            Err(why) => {
+                felix.sets_read = false;
+                unreadable.push(Unreadable { why, ..what(&format!("{family} {name}")) });
+            }
+        }
+    }
 }
 
 /// Returns the output of a tool, or an error that asks to install a missing one.
@@ -119,7 +150,7 @@ pub fn tables(backend: Backend, v4: bool, listing: &str) -> Vec<FelixTable> {
 }
 
 /// Splits a line into words, with the quoting of iptables-save.
-fn split(line: &str) -> Vec<String> {
+pub(super) fn split(line: &str) -> Vec<String> {
     let (mut words, mut word, mut begun, mut quoted) = (Vec::new(), String::new(), false, false);
     let mut flags = line.chars();
     while let Some(flag) = flags.next() {
@@ -174,18 +205,19 @@ fn is_set(name: &str) -> bool {
     SET_PREFIXES.iter().any(|prefix| name.starts_with(prefix)) || is_old(name) && !name.contains("tmp")
 }
 
-fn member(text: &str) -> Option<Cidr> {
+pub(super) fn member(text: &str) -> Option<Cidr> {
     if text.contains('/') { text.parse().ok() } else { text.parse().ok().map(Cidr::host) }
 }
 
 /// Returns the chain name for a prefix and a subject. A name that is too long ends in a hash instead
 /// (`GetLengthLimitedID` of Felix).
 #[must_use]
-pub fn chain_name(prefix: &str, of: &str) -> String {
+pub fn chain_name(backend: Backend, prefix: &str, of: &str) -> String {
+    let limit = if backend == Backend::Nftables { NFTABLES_CHAIN_LENGTH } else { CHAIN_LENGTH };
     let length = prefix.len() + of.len();
-    if length > CHAIN_LENGTH || (length == CHAIN_LENGTH && of.starts_with('_')) {
+    if length > limit || (length == limit && of.starts_with('_')) {
         let hash = BASE64_URL_SAFE_NO_PAD.encode(Sha256::digest(of));
-        let left = CHAIN_LENGTH.saturating_sub(prefix.len() + 1);
+        let left = limit.saturating_sub(prefix.len() + 1);
         return format!("{prefix}_{}", hash.get(..left).unwrap_or(&hash));
     }
     format!("{prefix}{of}")
@@ -284,13 +316,19 @@ COMMIT
 
     #[test]
     fn names_are_felix_s() {
-        assert_eq!(chain_name("cali-tw-", "cali1234567890a"), "cali-tw-cali1234567890a");
-        assert_eq!(chain_name("cali-pi-", "default.allow-web"), "cali-pi-default.allow-web");
-        assert_eq!(chain_name("cali-pri-", "kns.kube-system"), "cali-pri-kns.kube-system");
+        assert_eq!(chain_name(Backend::Legacy, "cali-tw-", "cali1234567890a"), "cali-tw-cali1234567890a");
+        assert_eq!(chain_name(Backend::Legacy, "cali-pi-", "default.allow-web"), "cali-pi-default.allow-web");
+        assert_eq!(chain_name(Backend::Legacy, "cali-pri-", "kns.kube-system"), "cali-pri-kns.kube-system");
         // These names appear in many listings of Kubernetes clusters.
-        assert_eq!(chain_name("cali-pri-", "kns.default-but-longer-than-that").len(), 28);
-        assert_eq!(chain_name("cali-pri-", "ksa.kube-system.coredns"), "cali-pri-_u2Tn2rSoAPffvE7JO6");
-        assert_eq!(chain_name("cali-pri-", "ksa.default.default"), "cali-pri-ksa.default.default");
+        assert_eq!(chain_name(Backend::Legacy, "cali-pri-", "kns.default-but-longer-than-that").len(), 28);
+        assert_eq!(
+            chain_name(Backend::Legacy, "cali-pri-", "ksa.kube-system.coredns"),
+            "cali-pri-_u2Tn2rSoAPffvE7JO6"
+        );
+        assert_eq!(
+            chain_name(Backend::Legacy, "cali-pri-", "ksa.default.default"),
+            "cali-pri-ksa.default.default"
+        );
         // From a listing of Felix 2.1 (projectcalico/felix issue 1421): the set of the tag `subnet1`.
         assert_eq!(set_id("has(subnet1)"), id_of_set("cali6-s:mHDOqpY19uvpC-3qX-0xeq2"));
     }

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use tortie_config::key::{IpFamily, Key, prefix};
+use tortie_config::Dialect;
+use tortie_config::key::{EndpointKey, IpFamily, Key, prefix};
 use tortie_config::resource;
 use tortie_config::resource::Affinity;
 use tortie_net::Cidr;
@@ -100,8 +101,9 @@ impl HostIntent {
 
     /// Computes the intent from a snapshot of the whole store, without an agent.
     #[must_use]
-    pub fn offline(node: &str, snapshot: &Snapshot, options: &NodeOptions) -> Self {
+    pub fn offline(node: &str, dialect: Dialect, snapshot: &Snapshot, options: &NodeOptions) -> Self {
         let mut model = Model::new(node);
+        model.set_dialect(dialect);
         model.replace(WatchPart::All, snapshot);
         let (_, delta) = Engine::new(&model);
         let mut ruleset = Ruleset::default();
@@ -150,7 +152,7 @@ fn remote(model: &Model, intent: &RoutingIntent, affinities: &Affinities) -> BTr
         let inside =
             |prefix: &Cidr| own.range(..=prefix).next_back().is_some_and(|block| block.covers(prefix));
         for workload in model.workloads(host).filter(|w| w.value.active) {
-            for net in prefixes_of(workload.value).filter(|net| !inside(net)) {
+            for net in prefixes_of(model, workload.key, workload.value).filter(|net| !inside(net)) {
                 let announced = intent.view.pool_of(&net).is_some();
                 if let Some(remote) = one(host, net.is_v4(), true).filter(|_| announced) {
                     found.entry(net).or_insert(remote);
@@ -162,7 +164,11 @@ fn remote(model: &Model, intent: &RoutingIntent, affinities: &Affinities) -> BTr
 }
 
 /// Returns the prefixes that lead to a workload: its networks, and the external addresses of 1:1 NAT.
-fn prefixes_of(workload: &resource::WorkloadEndpoint) -> impl Iterator<Item = Cidr> {
-    let outside = workload.nats().map(|(_, outside)| Cidr::host(outside));
+fn prefixes_of<'a>(
+    model: &Model,
+    key: &EndpointKey,
+    workload: &'a resource::WorkloadEndpoint,
+) -> impl Iterator<Item = Cidr> + use<'a> {
+    let outside = model.nats(key, workload).map(|(_, outside)| Cidr::host(outside));
     workload.nets().copied().chain(outside)
 }

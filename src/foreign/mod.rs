@@ -8,6 +8,7 @@
 //!   BIRD's socket --bird.rs----------------+
 //!   main table --kernel::NetworkSnapshot---+--> ForeignState --+
 //!   iptables, ipset --tools.rs, felix.rs---+                   |
+//!   nft --tools.rs, nftables.rs------------+                   |
 //!                                               compare/ ------+--> Comparison: equal | different |
 //!                                                              |    missing | extra | not compared
 //!   Model, affinities --intent.rs--> HostIntent ---------------+
@@ -19,6 +20,7 @@ pub mod bird;
 mod compare;
 pub mod felix;
 mod intent;
+pub mod nftables;
 pub mod tools;
 mod types;
 

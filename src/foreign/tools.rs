@@ -1,5 +1,5 @@
 //! Runs the host's tools that read and write packet filter rules and address sets: `iptables-save` and
-//! `iptables-restore` of both backends, and `ipset`. Observe mode and `tortie migrate` share it.
+//! `iptables-restore` of both backends, `ipset`, and `nft`. Observe mode and `tortie migrate` share it.
 //!
 //! It finds the tool of a backend by either of its names, runs it and returns its output, but does not parse
 //! that. A tool that would make the kernel load its tables is not run to list them.
@@ -34,6 +34,28 @@ pub fn saved_rules(backend: Backend, v4: bool) -> Result<Option<String>, String>
         return Ok(Some(String::new()));
     }
     of(backend, v4, "save", &[], None)
+}
+
+/// Returns family and name of the nftables tables that Felix owns (Calico 3.29 and later): one for each family
+/// of IP, and one for ARP (3.32).
+///
+/// # Errors
+/// If the kernel does not list its tables, with its reason.
+pub fn felix_tables() -> Result<Vec<(&'static str, String)>, String> {
+    let all = tortie_kernel::filter_tables().map_err(|error| error.to_string())?;
+    let is_felix =
+        |family: &str, name: &str| matches!((family, name), ("ip" | "ip6", "calico") | ("arp", "calico-arp"));
+    let felix = all.into_iter().filter(|table| is_felix(table.family, &table.name));
+    Ok(felix.map(|table| (table.family, table.name)).collect())
+}
+
+/// Returns a table of nftables as `nft list table` prints it, without the values of its counters; `None` if nft
+/// is not installed.
+///
+/// # Errors
+/// If the tool fails, with its error text.
+pub fn listed_table(family: &str, name: &str) -> Result<Option<String>, String> {
+    run("nft", &["-s", "list", "table", family, name], None)
 }
 
 /// Returns all sets as `ipset save` prints them; `None` if the tool is not installed.

@@ -6,10 +6,8 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 use tortie_net::Cidr;
 
+pub use tortie_kernel::maintenance::handover::{BIRD, FELIX};
 pub use tortie_kernel::{MainHop, MainRoute, NetworkSnapshot, RouteKind};
-
-/// BIRD's routing protocol number (`RTPROT_BIRD`, linux/rtnetlink.h).
-pub const BIRD: u8 = 12;
 
 /// An object that could not be read; nothing of it counts as equal.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -41,7 +39,7 @@ impl ForeignState {
     }
 }
 
-/// The two iptables backends of the kernel. Felix writes one of them, but both filter packets.
+/// A form of packet filter rules in the kernel. Felix writes one of them, but all filter packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Backend {
@@ -49,13 +47,17 @@ pub enum Backend {
     Legacy,
     /// The backend on nftables, `iptables-nft`.
     Nft,
+    /// Felix's own tables of nftables (Calico 3.29 and later).
+    Nftables,
 }
 
 impl Backend {
-    /// Both backends.
-    pub const ALL: [Self; 2] = [Self::Legacy, Self::Nft];
+    /// All forms.
+    pub const ALL: [Self; 3] = [Self::Legacy, Self::Nft, Self::Nftables];
+    /// The two backends of iptables.
+    pub const IPTABLES: [Self; 2] = [Self::Legacy, Self::Nft];
 
-    /// Returns the name of the backend's tool for a family, without `-save` or `-restore`.
+    /// Returns the name of the tool for a family, without `-save` or `-restore`.
     #[must_use]
     pub fn tool(self, v4: bool) -> &'static str {
         match (self, v4) {
@@ -63,6 +65,7 @@ impl Backend {
             (Self::Legacy, false) => "ip6tables-legacy",
             (Self::Nft, true) => "iptables-nft",
             (Self::Nft, false) => "ip6tables-nft",
+            (Self::Nftables, _) => "nft",
         }
     }
 }
@@ -72,17 +75,18 @@ impl Backend {
 pub struct Felix {
     /// Tables that contain chains of Felix.
     pub tables: Vec<FelixTable>,
-    /// Sets by name: `cali40...` (IPv4), `cali60...` (IPv6), `felix-...` for Calico 1.
+    /// Sets by name: `cali40...` (IPv4), `cali60...` (IPv6), `felix-...` for Calico 1; those of nftables with
+    /// their names in ipset.
     pub sets: BTreeMap<String, FelixSet>,
-    /// Backends and families (true for IPv4) whose rules were read.
+    /// Forms and families (true for IPv4) whose rules were read.
     pub read: BTreeSet<(Backend, bool)>,
     /// True if the sets were read.
     pub sets_read: bool,
 }
 
 impl Felix {
-    /// Returns the table of this name (`filter`, `nat`, ...) and family with chains of Felix 2; if both
-    /// backends have one, the table with more chains.
+    /// Returns the table of this name (`filter`, `nat`, ...) and family with chains of Felix 2 and later; if
+    /// several have one, the table with more chains.
     #[must_use]
     pub fn table(&self, v4: bool, name: &str) -> Option<&FelixTable> {
         let named = self.tables.iter().filter(|t| t.v4 == v4 && t.name == name && !t.old);
@@ -105,7 +109,7 @@ impl Felix {
 /// The chains of Felix in one table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FelixTable {
-    /// Backend that holds the table.
+    /// Form that the table has.
     pub backend: Backend,
     /// True for IPv4, false for IPv6.
     pub v4: bool,
@@ -119,7 +123,8 @@ pub struct FelixTable {
     pub hooks: Vec<(String, FelixRule)>,
 }
 
-/// One rule, as `iptables-save` writes it.
+/// One rule, as `iptables-save` writes it. Of a rule of nftables only interfaces, verdict and comment have this
+/// form.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FelixRule {
     /// Words after `-A CHAIN`, unquoted.

@@ -3,17 +3,18 @@
 //!
 //! ```text
 //!   compare, save        nothing is written
-//!   stop, copy           BIRD's routes are used, and Felix's rules filter packets
-//!   start, settle        BIRD's routes are used, and Felix's and Tortie's rules filter packets
+//!   stop, copy           Calico's routes are used, and Felix's rules filter packets
+//!   start, settle        Calico's routes are used, and Felix's and Tortie's rules filter packets
 //!   remove-rules, remove-sets, remove-routes, verify    only Tortie's routes and rules are used
 //! ```
 //!
-//! Tortie's routes are written next to BIRD's before its agent starts. The agent therefore finds them as
+//! Tortie's routes are written next to those of BIRD and Felix before its agent starts. The agent therefore finds them as
 //! after a crash: it announces to peers that forwarding was preserved (RFC 4724, the F bit), keeps the routes
 //! as stale until peers have sent theirs, and then removes what is still stale. Adoption is thus an ordinary
-//! restart of the agent. `adopt/compare.rs` has the steps before, which write nothing.
+//! restart of the agent, which takes over a VXLAN device that fits as it is. `adopt/compare.rs` has the steps before, which write nothing.
 
 mod compare;
+pub(super) mod data_planes;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -35,27 +36,27 @@ use crate::cli::context::Context;
 use crate::cli::failure::{Exit, Failure};
 use crate::host_checks::{CalicoDaemon, MigrationPhase};
 use tortie_kernel::NetworkSnapshot;
-use tortie_kernel::maintenance::handover::{self, BIRD, KeptRoute};
+use tortie_kernel::maintenance::handover::{self, BIRD, FELIX, KeptRoute};
 
 /// Protocol number of connected routes (`RTPROT_KERNEL`).
 const KERNEL: u8 = 2;
 
-/// Reads the kernel objects that Calico wrote.
+/// Reads the kernel objects that Calico wrote; `protocol` is that of Tortie's routes.
 ///
 /// # Errors
 /// If part of them cannot be read.
-pub(super) fn look() -> Result<Snapshot, Failure> {
-    let routes = handover::kept_routes(BIRD)
+pub(super) fn look(protocol: u8) -> Result<Snapshot, Failure> {
+    let routes = handover::calico_routes(protocol)
         .map_err(|e| Failure::new(Exit::Partial, "routes", format!("the kernel's routes: {e}")))?;
     let mut rules = tools::saved_rules()?;
     rules.retain(|saved| saved.listing().has_felix());
     let (sets, _) = felix_sets(&tools::saved_sets()?);
-    Ok(Snapshot { version: 0, routes, rules, sets })
+    Ok(Snapshot { version: 0, routes, rules, sets, tables: tools::saved_tables()? })
 }
 
 /// Executes `tortie migrate plan`, and `adopt --dry-run` without the comparison.
 pub(super) fn plan(context: &Context, command: &AdoptCommand) -> Result<(), Failure> {
-    let (there, daemons) = (Inventory::of(&look()?), daemons::find());
+    let (there, daemons) = (Inventory::of(&look(command.common.route_protocol)?), daemons::find());
     let state_dir = command.common.state_dir.display().to_string();
     let steps = command.plan(&there, &daemons, &state_dir).lines();
     let mut progress =
@@ -204,7 +205,7 @@ impl<'a> Session<'a> {
                 Journal::peek_snapshot(&command.common.state_dir)?,
                 journal.record.as_ref().map(|r| r.daemons.clone()).unwrap_or_default(),
             ),
-            _ => (look()?, daemons::find()),
+            _ => (look(command.common.route_protocol)?, daemons::find()),
         };
         let inventory = Inventory::of(&snapshot);
         let state_dir = command.common.state_dir.display().to_string();
@@ -252,6 +253,7 @@ impl<'a> Session<'a> {
             return Ok(());
         }
         let stop = self.command.stop.clone();
+        let (protocol, _) = self.marks();
         let journal = self.journal()?;
         journal.change(|record| record.stop = stop.clone())?;
         let mut last = None;
@@ -263,7 +265,7 @@ impl<'a> Session<'a> {
                     stop.end(&running)?;
                 }
                 // The state as Calico left it, which a rollback restores.
-                let snapshot = look()?;
+                let snapshot = look(protocol)?;
                 journal.keep(&snapshot)?;
                 last = Some(snapshot);
                 journal.end(Step::Stop)?;
@@ -287,6 +289,7 @@ impl<'a> Session<'a> {
         let runs = agent::status(socket).await.is_some_and(|status| status.dataplane.mode == "program");
         let (copy, start, settle) = (self.line(Step::Copy), self.line(Step::Start), self.line(Step::Settle));
         let (agent_with, accepted) = (self.command.agent_with.clone(), self.command.accept_differences);
+        let writers = self.inventory.writers();
         let copies: Vec<KeptRoute> =
             self.snapshot.routes.iter().map(|route| route.under(protocol, metric)).collect();
         let journal = self.journal()?;
@@ -324,8 +327,8 @@ impl<'a> Session<'a> {
                     && !accepted
                 {
                     let text = format!(
-                        "there is no route of ours for {} of BIRD ({first} is the first: tortie why route \
-                         {first}). BIRD's are still in use; continue with --accept-differences, or `tortie \
+                        "there is no route of ours for {} of {writers} ({first} is the first: tortie why route \
+                         {first}). Those of {writers} are still in use; continue with --accept-differences, or `tortie \
                          migrate rollback`",
                         counted(missing.len(), "route")
                     );
@@ -361,6 +364,11 @@ impl<'a> Session<'a> {
                         super::journal::halt("remove-rules", "half");
                     }
                 }
+                for saved in tools::saved_tables()? {
+                    removed += saved.listing().rules();
+                    tools::remove_table(&saved)?;
+                    super::journal::halt("remove-rules", "half");
+                }
                 journal.end(Step::RemoveRules)?;
                 Ok(format!("{} removed", counted(removed, "rule")))
             })
@@ -377,9 +385,9 @@ impl<'a> Session<'a> {
         progress
             .step(routes, async {
                 journal.begin(Step::RemoveRoutes)?;
-                // BIRD's routes are read again: a prefix that was withdrawn meanwhile has no route of Tortie,
-                // and BIRD's is outdated.
-                let theirs = handover::kept_routes(BIRD).map_err(|e| kernel(&e))?;
+                // The routes are read again: a prefix that was withdrawn meanwhile has no route of Tortie, and
+                // Calico's is outdated.
+                let theirs = handover::calico_routes(protocol).map_err(|e| kernel(&e))?;
                 let refused = handover::remove_routes(&theirs).map_err(|e| kernel(&e))?;
                 if let Some(first) = refused.first() {
                     return Err(kernel(&format!("{}: {}", first.prefix, first.reason)));
@@ -395,13 +403,14 @@ impl<'a> Session<'a> {
         let (socket, wait) = (self.socket(), self.wait());
         let line = self.line(Step::Verify);
         let (next, pair) = (leftovers(&self.daemons, self.command), self.command.pair());
+        let (protocol, _) = self.marks();
         let journal = self.journal()?;
         progress
             .step(line, async {
                 journal.begin(Step::Verify)?;
                 agent::settle(socket, wait).await?;
-                let left = look()?;
-                if !left.routes.is_empty() || !left.rules.is_empty() || !left.sets.is_empty() {
+                let left = look(protocol)?;
+                if left != (Snapshot { version: left.version, ..Snapshot::default() }) {
                     let text = format!(
                         "{} are here again: a process of Calico still runs. Stop it, then adopt again",
                         Inventory::of(&left).in_words()
@@ -448,13 +457,13 @@ pub(super) fn own(protocol: u8, metric: u32) -> Result<Vec<KeptRoute>, Failure> 
     Ok(routes)
 }
 
-/// Returns the prefixes for which BIRD has a route and Tortie has none.
+/// Returns the prefixes for which Calico has a route and Tortie has none.
 fn without_ours(protocol: u8, metric: u32) -> Result<Vec<Cidr>, Failure> {
     let ours: BTreeMap<Cidr, KeptRoute> =
         own(protocol, metric)?.into_iter().map(|route| (route.prefix, route)).collect();
-    let theirs = handover::kept_routes(BIRD).map_err(|e| kernel(&e))?;
+    let theirs = handover::calico_routes(protocol).map_err(|e| kernel(&e))?;
     // BIRD installs copies of connected networks, for which the kernel has its own routes.
-    let look = NetworkSnapshot::read(&[BIRD, protocol]).map_err(|e| kernel(&e))?;
+    let look = NetworkSnapshot::read(&[BIRD, FELIX, protocol]).map_err(|e| kernel(&e))?;
     let connected = |prefix: &Cidr| look.at(prefix).iter().any(|route| route.protocol == KERNEL);
     let missing = theirs.into_iter().map(|route| route.prefix).filter(|prefix| !ours.contains_key(prefix));
     Ok(missing.filter(|prefix| !connected(prefix)).collect())

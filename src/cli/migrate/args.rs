@@ -21,6 +21,9 @@ pub(in crate::cli) enum MigrateCommand {
     Adopt(Box<AdoptCommand>),
     /// Give this host back to BIRD and Felix, from any step of adopt
     Rollback(RollbackCommand),
+    /// Convert the store of the v1 data model to Calico 3's objects; shows them, and writes them only into
+    /// another, empty store; exit 1 if the store has to be corrected first
+    Data(DataCommand),
 }
 
 impl MigrateCommand {
@@ -100,4 +103,16 @@ pub(in crate::cli) struct RollbackCommand {
     pub(super) dry_run: bool,
     #[command(flatten)]
     pub(super) common: Common,
+}
+
+/// Arguments of `tortie migrate data`.
+#[derive(Debug, Clone, Args)]
+pub(in crate::cli) struct DataCommand {
+    /// Store for the objects, which has to be empty: sqlite:PATH, etcd://HOST:PORT[,HOST:PORT...] or
+    /// etcds://...; with the credentials of --datastore
+    #[arg(long, value_name = "URL")]
+    pub(super) to: Option<String>,
+    /// Write the objects; without this nothing changes
+    #[arg(long, requires = "to")]
+    pub(super) write: bool,
 }

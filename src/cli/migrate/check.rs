@@ -7,22 +7,42 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use tortie_config::counted;
+use tortie_config::calico3::Projection;
 use tortie_config::key::ROOT;
+use tortie_config::{Dialect, counted};
+use tortie_engine::model::{Model, WatchPart, raw_entry};
+use tortie_engine::routing::NodeOptions;
+use tortie_kernel::NetworkSnapshot;
+use tortie_kernel::maintenance::handover::{BIRD, FELIX};
+use tortie_store::{KeyValue, Snapshot};
 
-use super::adopt;
+use super::adopt::{self, data_planes};
 use super::args::CheckCommand;
 use super::daemons::{self, StopWith};
 use super::journal::Journal;
 use super::plan::Inventory;
+use crate::api::codes;
 use crate::cli::context::Context;
 use crate::cli::doctor;
 use crate::cli::failure::{Exit, Failure};
 use crate::cli::output;
+use crate::foreign::HostIntent;
 use crate::host_checks::{
     CalicoDaemon, CalicoKernel, CheckResult, Command, FELIX_FILE, HostSnapshot, Migration, MigrationPhase,
-    Restarts, StoreContent,
+    ObjectProblem, Restarts, StoreContent,
 };
+
+/// Variables of calico-node that configure BGP, addresses and the name of its host.
+const NODE_VARIABLES: [&str; 8] = [
+    "NODENAME",
+    "CALICO_NETWORKING_BACKEND",
+    "AS",
+    "IP",
+    "IP6",
+    "IP_AUTODETECTION_METHOD",
+    "IP6_AUTODETECTION_METHOD",
+    "CALICO_ROUTER_ID",
+];
 
 /// JSON answer of `tortie migrate check`.
 #[derive(Debug, Serialize)]
@@ -68,10 +88,14 @@ pub(super) async fn run(context: &Context, command: &CheckCommand) -> Result<(),
 
 /// Reads Calico's state on this host, and the state of an earlier migration.
 async fn read(context: &Context, command: &CheckCommand, node: String) -> Migration {
-    let store = store(context).await.map_err(|failure| failure.text);
+    let read = store(context, &node).await.map_err(|failure| failure.text);
+    let (store, intent) = match read {
+        Ok((content, intent)) => (Ok(content), Some(intent)),
+        Err(text) => (Err(text), None),
+    };
     let daemons = daemons::find();
+    let protocol = command.common.route_protocol;
     Migration {
-        node,
         state: match Journal::peek(&command.common.state_dir) {
             Ok(record) => record.map(|record| Ok(record.phase)),
             Err(failure) => Some(Err(failure.text)),
@@ -79,23 +103,78 @@ async fn read(context: &Context, command: &CheckCommand, node: String) -> Migrat
         store: Some(store),
         suggested_stop: StopWith::suggested(&daemons),
         restarts: Restarts::look(&command.sockets.bird_socket, &daemons),
-        kernel: Some(kernel().map_err(|failure| failure.text)),
-        felix_environment: felix_environment(&daemons),
+        kernel: Some(kernel(protocol, intent.as_ref()).map_err(|failure| failure.text)),
+        felix_environment: environment(&daemons, |daemon, name| {
+            daemon == "felix" && name.starts_with("FELIX_")
+        }),
+        node_environment: environment(&daemons, |_, name| NODE_VARIABLES.contains(&name)),
         felix_file: felix_file_has_settings(),
         daemons,
+        node,
     }
 }
 
-/// Reads all keys of the store.
-async fn store(context: &Context) -> Result<StoreContent, Failure> {
+/// Reads all keys of the store, and computes the intent for this host.
+async fn store(context: &Context, node: &str) -> Result<(StoreContent, HostIntent), Failure> {
     let store = crate::cli::store::open(&context.globals, false).await?;
     let snapshot = store.list(&[ROOT.to_owned()]).await?;
-    Ok(StoreContent { describe: store.describe(), revision: snapshot.revision, entries: snapshot.entries })
+    let dialect = context.globals.data_model.dialect(&*store).await?;
+    let intent = HostIntent::offline(node, dialect, &snapshot, &NodeOptions::default());
+    Ok((StoreContent { describe: store.describe(), ..content(node, dialect, snapshot) }, intent))
 }
 
-/// Reads the routes, rules and sets that Calico wrote.
-fn kernel() -> Result<CalicoKernel, Failure> {
-    let there = adopt::look()?;
+/// Returns what the checks look at: the keys of the v1 model, for a store of Calico 3 as its objects imply them.
+fn content(node: &str, dialect: Dialect, snapshot: Snapshot) -> StoreContent {
+    let (revision, keys) = (snapshot.revision, snapshot.entries.len());
+    let of_v1 = StoreContent { revision, keys, dialect, ..StoreContent::default() };
+    if dialect == Dialect::V1 {
+        return StoreContent { entries: snapshot.entries, ..of_v1 };
+    }
+    let raw = snapshot.entries.iter().map(raw_entry);
+    let implied = Projection::new(node).replace(raw).into_iter().map(|entry| KeyValue {
+        key: entry.key,
+        value: entry.value.into_octets(),
+        mod_revision: revision,
+        create_revision: revision,
+    });
+    let mut model = Model::new(node);
+    model.set_dialect(dialect);
+    model.replace(WatchPart::All, &snapshot);
+    let mut problems: Vec<ObjectProblem> = model
+        .object_problems()
+        .into_iter()
+        .map(|problem| ObjectProblem {
+            object: problem.key.title(),
+            code: problem.code,
+            text: problem.text.clone(),
+        })
+        .collect();
+    if model.dropped_v1_keys() > 0 {
+        problems.push(ObjectProblem {
+            object: "the store".to_owned(),
+            code: codes::MIXED_MODELS.name,
+            text: format!(
+                "the store holds {} of Calico's v1 data model next to Calico 3's objects: the objects are used",
+                counted(model.dropped_v1_keys(), "key")
+            ),
+        });
+    }
+    StoreContent { entries: implied.collect(), problems, ..of_v1 }
+}
+
+/// Reads the routes, rules, sets and devices that Calico wrote.
+fn kernel(protocol: u8, intent: Option<&HostIntent>) -> Result<CalicoKernel, Failure> {
+    let there = adopt::look(protocol)?;
+    let misfits = match intent {
+        None => Vec::new(),
+        Some(intent) => {
+            let look = NetworkSnapshot::read(&[BIRD, FELIX, protocol]).map_err(|error| {
+                Failure::new(Exit::Partial, "kernel", format!("the kernel cannot be read: {error}"))
+            })?;
+            let found = look.vxlan_differences(&intent.intent.vxlan);
+            found.into_iter().filter(|found| !found.fits).flat_map(|found| found.texts).collect()
+        }
+    };
     let drops = there.rules.iter().filter_map(|saved| {
         let why = saved.listing().drops_without_felix("cali")?;
         Some((saved.tool(), why))
@@ -105,17 +184,21 @@ fn kernel() -> Result<CalicoKernel, Failure> {
         objects: Inventory::of(&there).in_words(),
         drops: drops.collect(),
         hidden: hidden.map(|saved| saved.tool()),
+        others: data_planes::others(),
+        misfits,
     })
 }
 
-/// Returns Felix's settings from its environment, which override the store; Tortie does not read them.
-fn felix_environment(running: &[CalicoDaemon]) -> BTreeMap<String, String> {
+/// Returns variables of the daemons' environments; Tortie does not read them.
+fn environment(running: &[CalicoDaemon], is_wanted: impl Fn(&str, &str) -> bool) -> BTreeMap<String, String> {
     let mut found: BTreeMap<String, String> = BTreeMap::new();
-    for daemon in running.iter().filter(|daemon| daemon.role == "felix") {
+    for daemon in running {
         let environment = std::fs::read(format!("/proc/{}/environ", daemon.pid)).unwrap_or_default();
         for pair in environment.split(|b| *b == 0) {
             let pair = String::from_utf8_lossy(pair);
-            if let Some((name, value)) = pair.split_once('=').filter(|(name, _)| name.starts_with("FELIX_")) {
+            if let Some((name, value)) =
+                pair.split_once('=').filter(|(name, _)| is_wanted(&daemon.role, name))
+            {
                 found.insert(name.to_owned(), value.to_owned());
             }
         }

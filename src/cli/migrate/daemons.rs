@@ -17,6 +17,20 @@ use serde::{Deserialize, Serialize};
 use crate::cli::failure::{Exit, Failure};
 use crate::host_checks::CalicoDaemon;
 
+/// Services that runit supervises in the image of calico-node.
+const SERVICES: [&str; 10] = [
+    "bird",
+    "bird6",
+    "confd",
+    "felix",
+    "monitor-addresses",
+    "allocate-tunnel-addrs",
+    "cni",
+    "node-status-reporter",
+    "monitor-token",
+    "node-services",
+];
+
 /// Returns the role of a process in Calico by its name and command line, or `None`.
 fn role(name: &str, words: &[&str]) -> Option<&'static str> {
     let has = |word: &str| words.iter().any(|w| w.trim_start_matches('-') == word);
@@ -28,6 +42,16 @@ fn role(name: &str, words: &[&str]) -> Option<&'static str> {
         "calico-node" if has("felix") => Some("felix"),
         "calico-node" if has("confd") => Some("confd"),
         "calico-node" => Some("node"),
+        // Since 3.33 one executable, with the name of the daemon as an argument.
+        "calico" if words.get(1) == Some(&"component") => match words.get(2).copied() {
+            Some("felix") => Some("felix"),
+            Some("confd") => Some("confd"),
+            Some("node") => Some("node"),
+            _ => None,
+        },
+        // The supervisors in the image of calico-node, which start the others again.
+        "runsv" if words.get(1).is_some_and(|service| SERVICES.contains(service)) => Some("runsv"),
+        "runsvdir" if words.contains(&"/etc/service/enabled") => Some("runsv"),
         // Calico 1.x before Go: a Python program with its name as an argument.
         _ if name.starts_with("python") && words.iter().any(|w| w.ends_with("calico-felix")) => Some("felix"),
         _ => None,
@@ -301,6 +325,12 @@ mod tests {
         assert_eq!(of("calico-node", "calico-node -felix"), Some("felix"));
         assert_eq!(of("calico-node", "calico-node -confd"), Some("confd"));
         assert_eq!(of("calico-node", "calico-node -allocate-tunnel-addrs"), Some("node"));
+        assert_eq!(of("calico", "calico component felix"), Some("felix"));
+        assert_eq!(of("calico", "calico component node node-services"), Some("node"));
+        assert_eq!(of("calico", "calico component typha"), None);
+        assert_eq!(of("runsv", "runsv felix"), Some("runsv"));
+        assert_eq!(of("runsv", "runsv sshd"), None);
+        assert_eq!(of("runsvdir", "runsvdir -P /etc/service/enabled"), Some("runsv"));
         assert_eq!(of("python", "/usr/bin/python /usr/bin/calico-felix --config-file x"), Some("felix"));
         assert_eq!(of("birdc", "birdc"), None);
         assert_eq!(of("tortie", "tortie agent"), None);

@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use tortie_net::Cidr;
 
 use super::daemons::StopWith;
+use super::rules::SavedTable;
 use super::tools::Saved;
 use crate::cli::failure::{Exit, Failure};
 use crate::cli::migrate::boot_units::Boot;
@@ -119,6 +120,9 @@ pub(super) struct Snapshot {
     pub(super) routes: Vec<KeptRoute>,
     pub(super) rules: Vec<Saved>,
     pub(super) sets: String,
+    /// Felix's own tables of nftables.
+    #[serde(default)]
+    pub(super) tables: Vec<SavedTable>,
 }
 
 /// The state folder, locked against a second migration of this host.

@@ -2,8 +2,8 @@
 //! its workloads.
 //!
 //! `check` looks for obstacles, `plan` describes the steps, `adopt` carries them out, and `rollback` reverts
-//! them from any state. The commands do not change the data model, do not touch connections, do not compute
-//! routes and rules (the agent does), and stop no process that was not named.
+//! them from any state. `data` converts the data model for another store. The others do not change it, do not
+//! touch connections, do not compute routes and rules (the agent does), and stop no process that was not named.
 //!
 //! ```text
 //!   check.rs  --> obstacles         daemons.rs  processes of Calico, and stopping them
@@ -11,7 +11,9 @@
 //!   agent.rs  the agent that takes over         boot_units.rs  units that start at boot
 //!   restarts.rs  graceful restarts of BIRD and its peers in progress
 //!   adopt.rs ---+--> journal.rs (steps and snapshot, on disk first)
-//!   rollback.rs +--> kernel::handover (routes, Tortie's rules), tools.rs + rules.rs (Felix's rules and sets)
+//!   data/ ---> tortie_config::calico3::convert, another store
+//!   rollback.rs +--> kernel::handover (routes, devices, Tortie's rules), tools.rs + rules.rs (Felix's rules and
+//!                    sets)
 //! ```
 
 mod adopt;
@@ -20,6 +22,7 @@ mod args;
 mod boot_units;
 mod check;
 mod daemons;
+mod data;
 mod journal;
 mod plan;
 mod report;
@@ -72,5 +75,6 @@ pub(super) async fn run(context: &Context, command: &MigrateCommand) -> Result<(
         MigrateCommand::Plan(command) => adopt::plan(context, command),
         MigrateCommand::Adopt(command) => adopt::run(context, command).await,
         MigrateCommand::Rollback(command) => rollback::run(context, command).await,
+        MigrateCommand::Data(command) => data::run(context, command).await,
     }
 }

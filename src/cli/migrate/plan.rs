@@ -8,13 +8,18 @@ use super::rules;
 use crate::cli::migrate::boot_units::UnitPair;
 use crate::host_checks::CalicoDaemon;
 use tortie_config::counted;
+use tortie_kernel::maintenance::handover::BIRD;
 
 /// Number of objects to migrate.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Inventory {
     pub(super) routes: usize,
     pub(super) blackholes: usize,
-    /// Number of rules by the tool that writes them.
+    /// True if some of the routes are Felix's.
+    pub(super) has_felix_routes: bool,
+    /// True if some of the routes are BIRD's.
+    pub(super) has_bird_routes: bool,
+    /// Number of rules by the tool that writes them, or by the table of nftables.
     pub(super) rules: Vec<(String, usize)>,
     pub(super) sets: usize,
 }
@@ -22,11 +27,15 @@ pub(super) struct Inventory {
 impl Inventory {
     pub(super) fn of(snapshot: &Snapshot) -> Self {
         let blackholes = snapshot.routes.iter().filter(|route| route.blackhole).count();
+        let of_felix = snapshot.routes.iter().filter(|route| route.protocol != BIRD).count();
         let rules = snapshot.rules.iter().map(|saved| (saved.tool(), saved.listing().felix_rules()));
+        let tables = snapshot.tables.iter().map(|saved| (saved.words(), saved.listing().rules()));
         Self {
             routes: snapshot.routes.len() - blackholes,
             blackholes,
-            rules: rules.filter(|(_, rules)| *rules > 0).collect(),
+            has_felix_routes: of_felix > 0,
+            has_bird_routes: of_felix < snapshot.routes.len(),
+            rules: rules.filter(|(_, rules)| *rules > 0).chain(tables).collect(),
             sets: rules::felix_sets(&snapshot.sets).1.len(),
         }
     }
@@ -36,12 +45,22 @@ impl Inventory {
         if parts.is_empty() { "no rules".to_owned() } else { format!("rules: {}", parts.join(", ")) }
     }
 
+    /// Names the daemons that wrote the routes.
+    pub(super) fn writers(&self) -> &'static str {
+        match (self.has_bird_routes, self.has_felix_routes) {
+            (_, false) => "BIRD",
+            (false, true) => "Felix",
+            (true, true) => "BIRD and Felix",
+        }
+    }
+
     pub(super) fn in_words(&self) -> String {
         let Self { routes, blackholes, sets, .. } = self;
         format!(
-            "{} and {} of BIRD, {}, {} of Felix",
+            "{} and {} of {}, {}, {} of Felix",
             counted(routes, "route"),
             counted(blackholes, "blackhole"),
+            self.writers(),
             self.rules_in_words(),
             counted(sets, "set")
         )
@@ -92,8 +111,11 @@ impl Plan<'_> {
                 "rollback, then start them again".to_owned(),
             ),
             Step::Copy => (
-                format!("write our own routes next to BIRD's (protocol {protocol}, metric {metric})"),
-                "none: BIRD's have the smaller metric and win",
+                format!(
+                    "write our own routes next to those of {} (protocol {protocol}, metric {metric})",
+                    there.writers()
+                ),
+                "none: each is a copy, with the same next hop",
                 format!("{rollback} removes protocol {protocol}"),
             ),
             Step::Start => (
@@ -103,9 +125,11 @@ impl Plan<'_> {
                 format!("{rollback} stops it; it ends without a NOTIFICATION to peers"),
             ),
             Step::Settle => (
-                "wait until sessions, routes, rules and endpoints are in force, and there is a route of \
-                 ours for each of BIRD's"
-                    .to_owned(),
+                format!(
+                    "wait until sessions, routes, rules and endpoints are in force, and there is a route of ours for each \
+                     of {}",
+                    there.writers()
+                ),
                 "none",
                 "as for start".to_owned(),
             ),
@@ -127,13 +151,14 @@ impl Plan<'_> {
             ),
             Step::RemoveRoutes => (
                 format!(
-                    "remove {} and {} of BIRD",
+                    "remove {} and {} of {}",
                     counted(there.routes, "route"),
-                    counted(there.blackholes, "blackhole")
+                    counted(there.blackholes, "blackhole"),
+                    there.writers()
                 ),
                 "none: for each there is a route of ours with the same next hop, which takes over at the \
-                 same moment",
-                format!("{rollback} writes BIRD's next to ours before ours go"),
+                 same moment; the tunnel devices stay",
+                format!("{rollback} writes theirs next to ours before ours go"),
             ),
             Step::Verify => match self.pair {
                 None => (
@@ -193,13 +218,14 @@ impl Back {
             ),
             Self::Routes => (
                 "restore-routes",
-                "write BIRD's routes next to ours, as they are now".to_owned(),
+                "write the routes of BIRD and Felix next to ours, as they are now".to_owned(),
                 "none: they have the same next hops",
             ),
             Self::Ours => (
                 "remove-routes",
-                "remove our routes; those of endpoints stay and become the plugin's".to_owned(),
-                "none: BIRD's are in the kernel",
+                "remove our routes; those of endpoints stay and become the plugin's, tunnel devices become Felix's"
+                    .to_owned(),
+                "none: those of BIRD and Felix are in the kernel",
             ),
             Self::OurRules => (
                 "remove-rules",

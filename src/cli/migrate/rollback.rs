@@ -7,9 +7,12 @@
 //! Felix's rules are restored from the snapshot as long as that fits: no workload interface may exist here
 //! that the rules do not know, because Felix drops its packets. Otherwise Felix must write its rules itself
 //! while Tortie's are in force (`--start-with`). Routes are not restored from the snapshot: Tortie's current
-//! routes are converted to BIRD's.
+//! routes are converted to those of BIRD and Felix (`rollback/routes.rs`). Tunnel devices stay as they are.
+
+mod routes;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
 use tortie_config::counted;
@@ -27,7 +30,7 @@ use crate::cli::context::Context;
 use crate::cli::failure::{Exit, Failure};
 use crate::foreign::Backend;
 use crate::host_checks::MigrationPhase;
-use tortie_kernel::maintenance::handover::{self, BIRD, KeptRoute};
+use tortie_kernel::maintenance::handover;
 use tortie_kernel::{Marks, Purge};
 
 /// Executes `tortie migrate rollback`.
@@ -176,10 +179,11 @@ fn how_to_start(record: &Record) -> Vec<String> {
 fn unknown_interfaces(saved: &Snapshot) -> BTreeSet<String> {
     let filters: Vec<Listing> =
         saved.rules.iter().filter(|saved| saved.v4).map(tools::Saved::listing).collect();
-    if filters.is_empty() {
+    if filters.is_empty() && saved.tables.is_empty() {
         return BTreeSet::new();
     }
-    let known: BTreeSet<String> = filters.iter().flat_map(Listing::interfaces).collect();
+    let mut known: BTreeSet<String> = filters.iter().flat_map(Listing::interfaces).collect();
+    known.extend(saved.tables.iter().flat_map(|table| table.listing().interfaces()));
     workloads().difference(&known).cloned().collect()
 }
 
@@ -247,6 +251,14 @@ impl Work {
                 super::journal::halt("restore-rules", "half");
             }
         }
+        let there = tools::saved_tables()?;
+        for saved in &self.saved.tables {
+            rules += saved.listing().rules();
+            if !there.iter().any(|table| table.is_same(saved) && table.text == saved.text) {
+                tools::restore_table(saved)?;
+                super::journal::halt("restore-rules", "half");
+            }
+        }
         Ok(format!("{} restored", counted(rules, "rule")))
     }
 
@@ -268,9 +280,9 @@ impl Work {
     fn routes(&self) -> Result<String, Failure> {
         let (protocol, metric) = (self.record.protocol, self.record.metric);
         let ours = own(protocol, metric)?;
-        let theirs = handover::kept_routes(BIRD).map_err(|e| kernel(&e))?;
+        let theirs = handover::calico_routes(protocol).map_err(|e| kernel(&e))?;
         let there: BTreeSet<Cidr> = theirs.iter().map(|route| route.prefix).collect();
-        let wanted = wanted(&ours, &self.saved.routes, &there, &self.record.without_ours, self.fits);
+        let wanted = routes::wanted(&ours, &self.saved.routes, &there, &self.record.without_ours, self.fits);
         let refused = handover::put_routes(&wanted).map_err(|e| kernel(&e))?;
         if let Some(first) = refused.first() {
             return Err(kernel(&format!("{}: {}", first.prefix, first.reason)));
@@ -284,11 +296,16 @@ impl Work {
 
     fn ours(&self) -> Result<String, Failure> {
         let given = handover::release_routes(self.marks()).map_err(|e| kernel(&e))?;
-        Ok(format!(
+        let devices = handover::release_devices().map_err(|e| kernel(&e))?;
+        let mut text = format!(
             "{} removed, {} of endpoints left to the plugin",
             counted(given.routes, "route"),
             given.endpoints
-        ))
+        );
+        if !devices.is_empty() {
+            let _ = write!(text, ", {} left to Felix", devices.join(" and "));
+        }
+        Ok(text)
     }
 
     fn marks(&self) -> Marks {
@@ -305,7 +322,8 @@ impl Work {
             return Ok("there are none".to_owned());
         }
         let begin = Instant::now();
-        let felix_wrote = (self.has_begun(Step::RemoveRules) || !self.fits) && !self.saved.rules.is_empty();
+        let had_rules = !self.saved.rules.is_empty() || !self.saved.tables.is_empty();
+        let felix_wrote = (self.has_begun(Step::RemoveRules) || !self.fits) && had_rules;
         while felix_wrote && self.start.is_some() {
             let missing: Vec<String> = missing_in_felix()?;
             let Some(first) = missing.first() else { break };
@@ -350,41 +368,15 @@ impl Work {
 
 /// Returns the workload interfaces that no rule of Felix names now.
 fn missing_in_felix() -> Result<Vec<String>, Failure> {
-    let all = tools::saved_rules()?;
-    let known: BTreeSet<String> =
+    let (all, tables) = (tools::saved_rules()?, tools::saved_tables()?);
+    let mut known: BTreeSet<String> =
         all.iter().filter(|saved| saved.v4).flat_map(|saved| saved.listing().interfaces()).collect();
-    let has_felix = all.iter().any(|saved| saved.listing().has_felix());
+    known.extend(
+        tables.iter().filter(|table| table.family == "ip").flat_map(|table| table.listing().interfaces()),
+    );
+    let has_felix = all.iter().any(|saved| saved.listing().has_felix()) || !tables.is_empty();
     let missing: Vec<String> = workloads().difference(&known).cloned().collect();
     Ok(if has_felix { missing } else { vec!["any interface".to_owned()] })
-}
-
-/// Returns the BIRD routes to write, so that BIRD has a route for every prefix that is reachable now.
-fn wanted(
-    ours: &[KeptRoute],
-    saved: &[KeptRoute],
-    there: &BTreeSet<Cidr>,
-    without_ours: &[Cidr],
-    fits: bool,
-) -> Vec<KeptRoute> {
-    // BIRD uses one metric for all its routes of a family.
-    let usual = |v4: bool| {
-        let first = saved.iter().find(|route| route.prefix.is_v4() == v4);
-        first.map_or(if v4 { 0 } else { 1024 }, |route| route.metric)
-    };
-    let by_prefix: BTreeMap<Cidr, &KeptRoute> = saved.iter().map(|route| (route.prefix, route)).collect();
-    let mut wanted: Vec<KeptRoute> = ours
-        .iter()
-        .filter(|route| !there.contains(&route.prefix))
-        .map(|route| {
-            let metric =
-                by_prefix.get(&route.prefix).map_or(usual(route.prefix.is_v4()), |saved| saved.metric);
-            route.under(BIRD, metric)
-        })
-        .collect();
-    // Routes that the operator gave up; all other missing ones were withdrawn since.
-    let lost = without_ours.iter().filter(|prefix| fits && !there.contains(prefix));
-    wanted.extend(lost.filter_map(|prefix| by_prefix.get(prefix)).map(|route| (*route).clone()));
-    wanted
 }
 
 fn kernel(error: &dyn std::fmt::Display) -> Failure {

@@ -3,12 +3,16 @@
 //!
 //! Felix owns the chains whose names begin with `cali-` (`felix-` in Calico 1.x), all rules in them, and
 //! rules of other chains that jump there, have its comment (`cali:` and a hash) or match Calico 1's sets. All
-//! other rules are neither changed nor moved.
+//! other rules are neither changed nor moved. Of nftables it owns whole tables (`rules/nft_tables.rs`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use crate::foreign::felix::{is_chain, is_old};
+
+mod nft_tables;
+
+pub(super) use self::nft_tables::SavedTable;
 
 /// Rules of one backend and family.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

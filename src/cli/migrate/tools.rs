@@ -1,6 +1,10 @@
-//! Runs the tools for Felix's rules and sets on this host: `iptables-save`, `iptables-restore` and `ipset`.
+//! Runs the tools for Felix's rules and sets on this host: `iptables-save`, `iptables-restore`, `ipset` and
+//! `nft`.
 
-use super::rules::Listing;
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::rules::{Listing, SavedTable};
 use crate::cli::failure::{Exit, Failure};
 use crate::foreign::{Backend, tools};
 
@@ -32,7 +36,7 @@ impl Saved {
 /// If rules exist that no installed tool can print, because they may be Felix's.
 pub(super) fn saved_rules() -> Result<Vec<Saved>, Failure> {
     let mut all = Vec::new();
-    for backend in Backend::ALL {
+    for backend in Backend::IPTABLES {
         for v4 in [true, false] {
             match tools::saved_rules(backend, v4).map_err(wrong)? {
                 Some(text) if text.is_empty() => {}
@@ -97,6 +101,55 @@ pub(super) fn remove_sets(names: &[String]) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+/// Returns Felix's own tables of nftables.
+///
+/// # Errors
+/// If there are some and nft cannot print them.
+pub(super) fn saved_tables() -> Result<Vec<SavedTable>, Failure> {
+    let mut all = Vec::new();
+    for (family, name) in tools::felix_tables().map_err(wrong)? {
+        let Some(text) = tools::listed_table(family, &name).map_err(wrong)? else {
+            let text = format!(
+                "the kernel has Felix's table {family} {name}, and there is no nft to read it: install nftables"
+            );
+            return Err(Failure::new(Exit::Partial, "rules-unread", text));
+        };
+        all.push(SavedTable { family: family.to_owned(), name, text });
+    }
+    Ok(all)
+}
+
+/// Puts a table in the place of any of its name, in one transaction.
+///
+/// # Errors
+/// If nft is missing or fails; nothing is changed then.
+pub(super) fn restore_table(saved: &SavedTable) -> Result<(), Failure> {
+    let links = tortie_kernel::links_named("").map_err(|error| wrong(error.to_string()))?;
+    let devices: BTreeSet<String> = links.into_iter().collect();
+    nft(&saved.restoration(&devices))
+}
+
+/// Removes a table: first all of its rules in one transaction, then what is left of it.
+///
+/// # Errors
+/// If nft is missing or fails.
+pub(super) fn remove_table(saved: &SavedTable) -> Result<(), Failure> {
+    /// Upper bound of the time that a packet's evaluation takes, even if the kernel is preempted meanwhile: a
+    /// packet must not look addresses up in a set that is being deleted.
+    const UNDER_WAY: Duration = Duration::from_millis(20);
+    let SavedTable { family, name, .. } = saved;
+    nft(&format!("flush table {family} {name}\n"))?;
+    std::thread::sleep(UNDER_WAY);
+    nft(&format!("delete table {family} {name}\n"))
+}
+
+fn nft(text: &str) -> Result<(), Failure> {
+    match tools::run("nft", &["-f", "-"], Some(text)).map_err(wrong)? {
+        Some(_) => Ok(()),
+        None => Err(Failure::new(Exit::Partial, "no-tool", "there is no nft: install nftables")),
+    }
 }
 
 fn wrong(text: String) -> Failure {

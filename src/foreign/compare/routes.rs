@@ -9,9 +9,11 @@ use tortie_net::Cidr;
 
 use super::comparison::{CompareResult, Comparison, Plane};
 use crate::foreign::intent::{HostIntent, Remote};
-use crate::foreign::types::{BIRD, BirdRoute, ForeignState, MainHop, MainRoute, NetworkSnapshot, RouteKind};
+use crate::foreign::types::{
+    BIRD, BirdRoute, FELIX, ForeignState, MainHop, MainRoute, NetworkSnapshot, RouteKind,
+};
 use tortie_engine::policy::EndpointPolicy;
-use tortie_engine::routing::{self, FilterRoute, Hop, KernelRoute, PeerIntent};
+use tortie_engine::routing::{self, FilterRoute, Hop, KernelRoute, PeerIntent, VxlanRoute};
 use tortie_kernel::protocol_name;
 
 /// `RTPROT_KERNEL`: routes that the kernel adds itself.
@@ -34,10 +36,12 @@ pub(super) fn compare(wanted: &HostIntent, found: &ForeignState, out: &mut Compa
         RouteComparison { wanted, found, look: &found.look, learned: learned(found), done: BTreeSet::new() };
     court.blackholes(out);
     court.workloads(out);
+    court.vxlan(out);
     court.remote(out);
     court.outside(out);
     court.rest(out);
     court.tunnel(out);
+    court.vxlan_devices(out);
 }
 
 fn learned(found: &ForeignState) -> Learned<'_> {
@@ -121,6 +125,66 @@ impl RouteComparison<'_> {
             let text =
                 format!("static neighbours and sysctls of {} are not compared", counted(count, "workload"));
             out.put(Plane::Interface, CompareResult::NotCompared, "neighbours", text);
+        }
+    }
+
+    /// Compares routes to addresses of other hosts in VXLAN pools, which come from the store.
+    fn vxlan(&mut self, out: &mut Comparison) {
+        let vxlan = &self.wanted.intent.vxlan;
+        for (prefix, wanted) in &vxlan.routes {
+            if !self.done.insert(*prefix) {
+                continue;
+            }
+            let device = tortie_kernel::vxlan_device(prefix.is_v4());
+            let hop = match wanted {
+                VxlanRoute::Tunnel(remote) => {
+                    self.look.link(device).map(|(ifindex, _)| MainHop { gateway: Some(*remote), ifindex })
+                }
+                VxlanRoute::Direct(host) => self
+                    .look
+                    .resolve(*host)
+                    .map(|to| MainHop { gateway: Some(to.gateway.unwrap_or(*host)), ifindex: to.ifindex }),
+            };
+            let words = match wanted {
+                VxlanRoute::Tunnel(remote) => format!("route of a VXLAN pool via {remote} dev {device}"),
+                VxlanRoute::Direct(host) => format!("route of a VXLAN pool via {host}"),
+            };
+            // Felix leads directly to a tunnel address that is its own block, or borrowed.
+            let to_end = matches!(wanted, VxlanRoute::Tunnel(remote) if Cidr::host(*remote) == *prefix);
+            match self.look.at(prefix).first() {
+                None => self.absent(out, Plane::Route, *prefix, &words),
+                Some(route) => {
+                    let is = |gateway: Option<IpAddr>| {
+                        hop.is_some_and(|hop| route.hops == [MainHop { gateway, ..hop }])
+                    };
+                    if route.kind == RouteKind::Unicast
+                        && (is(hop.and_then(|hop| hop.gateway)) || to_end && is(None))
+                    {
+                        out.equal(Plane::Route);
+                    } else {
+                        let text = format!("should be the {words}, and is {}", self.describe(route));
+                        out.put(Plane::Route, CompareResult::Different, prefix.to_string(), text);
+                    }
+                }
+            }
+        }
+        for (prefix, why) in &vxlan.withheld {
+            if let Some(route) = self.look.at(prefix).first().filter(|_| self.done.insert(*prefix)) {
+                let text = format!("is {}, and Tortie would hold it back: {why}", self.describe(route));
+                out.put(Plane::Route, CompareResult::Different, prefix.to_string(), text);
+            }
+        }
+    }
+
+    /// Compares the VXLAN devices with their entries for other hosts.
+    fn vxlan_devices(&self, out: &mut Comparison) {
+        for found in self.look.vxlan_differences(&self.wanted.intent.vxlan) {
+            if found.texts.is_empty() {
+                out.equal(Plane::Interface);
+            }
+            for text in found.texts {
+                out.put(Plane::Interface, CompareResult::Different, found.device, text);
+            }
         }
     }
 
@@ -283,7 +347,7 @@ impl RouteComparison<'_> {
         }
     }
 
-    /// Reports the remaining kernel routes: BIRD's, and those on interfaces of workloads.
+    /// Reports the remaining kernel routes: BIRD's, Felix's, and those on interfaces of workloads.
     fn rest(&mut self, out: &mut Comparison) {
         let mut last = None;
         for route in self.look.routes() {
@@ -299,6 +363,10 @@ impl RouteComparison<'_> {
                 last = Some(route.prefix);
                 let text = format!("{}: no endpoint of this host has it", self.describe(route));
                 out.put(Plane::Interface, CompareResult::Extra, route.prefix.to_string(), text);
+            } else if self.is_felix(route) {
+                last = Some(route.prefix);
+                let text = format!("{}: the store asks for no such route of Felix", self.describe(route));
+                out.put(Plane::Route, CompareResult::Extra, route.prefix.to_string(), text);
             } else if route.protocol == BIRD && !self.is_copy(route) {
                 last = Some(route.prefix);
                 let (verdict, why) = self.unexplained(route);
@@ -339,6 +407,16 @@ impl RouteComparison<'_> {
                 (CompareResult::Extra, "no peer announces it any more, and BIRD itself does not have it")
             }
         }
+    }
+
+    /// True for a route of Felix 3 that leads to another host, or nowhere.
+    fn is_felix(&self, route: &MainRoute) -> bool {
+        let on_vxlan = |hop: &MainHop| {
+            let name = self.look.interface(hop.ifindex);
+            [true, false].into_iter().any(|v4| name == Some(tortie_kernel::vxlan_device(v4)))
+        };
+        route.protocol == FELIX
+            || route.protocol != KERNEL && !route.hops.is_empty() && route.hops.iter().all(on_vxlan)
     }
 
     /// True for BIRD's copy of a connected network, which BIRD installs a second time.
@@ -383,6 +461,10 @@ impl RouteComparison<'_> {
             Hop::Plain { gateway, ifindex } => MainHop { gateway: Some(*gateway), ifindex: *ifindex },
             Hop::Tunnel { remote } => {
                 MainHop { gateway: Some(IpAddr::V4(*remote)), ifindex: self.look.link("tunl0")?.0 }
+            }
+            Hop::Vxlan { remote } => {
+                let device = tortie_kernel::vxlan_device(remote.is_ipv4());
+                MainHop { gateway: Some(*remote), ifindex: self.look.link(device)?.0 }
             }
         })
     }

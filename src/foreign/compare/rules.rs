@@ -3,7 +3,11 @@
 //!
 //! The comparison covers the policies and profiles that packets of an endpoint traverse, their order, and the
 //! matches of their rules where Felix writes these in the simple form. It does not cover failsafe ports,
-//! access of workloads to their host, and IPIP.
+//! access of workloads to their host, the end of a tier, IPIP and VXLAN.
+//!
+//! The name of a policy's chain depends on the release of Felix: it has the name of the policy, or since 3.32
+//! its kind, too. Felix 3 writes a chain for a group of policies of one selector; the group counts as its
+//! policies.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,13 +15,18 @@ use super::comparison::{CompareResult, Comparison, Plane};
 use crate::foreign::compare::rule_bodies::{Line, of_felix, of_store, pass_mark};
 use crate::foreign::felix::chain_name;
 use crate::foreign::intent::HostIntent;
-use crate::foreign::types::{Backend, FelixTable, ForeignState};
+use crate::foreign::types::{Backend, FelixRule, FelixTable, ForeignState};
 use tortie_engine::policy::{ChainId, Direction, EndpointPolicy, Source, Stages, host_interfaces};
 
 /// Prefixes of Felix's endpoint chains: to and from workloads, to and from host interfaces.
 const ENDS: [&str; 4] = ["cali-tw-", "cali-fw-", "cali-th-", "cali-fh-"];
 /// Prefixes of Felix's chains of policies and profiles, inbound and outbound.
 const SOURCES: [&str; 4] = ["cali-pi-", "cali-po-", "cali-pri-", "cali-pro-"];
+
+/// Prefixes of Felix's chains of groups of policies, inbound and outbound.
+const GROUPS: [&str; 2] = ["cali-gi-", "cali-go-"];
+/// Beginning of the comment of the rule that begins a tier, which Felix writes since it has tiers.
+const TIER: &str = "Start of ";
 
 /// Reason for not comparing the rules of Calico 1.
 const OLD: &str = "Felix of Calico 1 wrote them, whose chains are not compared";
@@ -43,7 +52,7 @@ pub(super) fn compare(wanted: &HostIntent, found: &ForeignState, out: &mut Compa
         let unread: Vec<&str> = Backend::ALL
             .into_iter()
             .filter(|backend| !found.felix.read.contains(&(*backend, v4)))
-            .map(|backend| backend.tool(true))
+            .map(|backend| backend.tool(v4))
             .collect();
         match found.felix.table(v4, "filter") {
             Some(table) => filter(wanted, table, &chains, out),
@@ -131,14 +140,15 @@ fn filter(wanted: &HostIntent, table: &FelixTable, chains: &[Chain<'_>], out: &m
         }
     }
     let mut known: BTreeSet<String> = BTreeSet::new();
+    let names = Names::of(wanted, table.backend);
     for chain in chains {
-        known.insert(chain_name(chain.prefix, &chain.interface));
-        one(chain, table, out);
+        known.insert(chain_name(table.backend, chain.prefix, &chain.interface));
+        one(chain, &names, table, out);
     }
-    bodies(wanted, table, out);
+    bodies(wanted, &names, table, out);
     if !chains.is_empty() {
-        let text =
-            "failsafe ports, access of workloads to their host, and permitted IPIP sources are not compared";
+        let text = "failsafe ports, access of workloads to their host, ends of tiers, and permitted sources of IPIP and \
+                    VXLAN are not compared";
         out.put(Plane::Rule, CompareResult::NotCompared, subject(table.v4, "frame"), text);
     }
     for name in table.chains.keys() {
@@ -151,8 +161,8 @@ fn filter(wanted: &HostIntent, table: &FelixTable, chains: &[Chain<'_>], out: &m
 }
 
 /// Compares one endpoint chain.
-fn one(chain: &Chain<'_>, table: &FelixTable, out: &mut Comparison) {
-    let name = chain_name(chain.prefix, &chain.interface);
+fn one(chain: &Chain<'_>, names: &Names, table: &FelixTable, out: &mut Comparison) {
+    let name = chain_name(table.backend, chain.prefix, &chain.interface);
     let place = subject(table.v4, &name);
     let Some(rules) = table.chains.get(&name) else {
         return out.put(
@@ -172,11 +182,7 @@ fn one(chain: &Chain<'_>, table: &FelixTable, out: &mut Comparison) {
         let text = format!("no rule of {} sends packets of {} there", chain.dispatch, chain.interface);
         return out.put(Plane::Rule, CompareResult::Different, place, text);
     }
-    let there: Vec<&str> = rules
-        .iter()
-        .filter_map(|rule| rule.target())
-        .filter(|target| SOURCES.iter().any(|prefix| target.starts_with(prefix)))
-        .collect();
+    let there: Vec<&str> = sources(rules, table).map(|target| names.usual(target)).collect();
     if !chain.active {
         return match there.first() {
             None if rules.iter().any(|rule| rule.target() == Some("DROP")) => out.equal(Plane::Rule),
@@ -188,11 +194,12 @@ fn one(chain: &Chain<'_>, table: &FelixTable, out: &mut Comparison) {
             ),
         };
     }
-    if chain.stages.tiers.len() > 1 {
+    let has_tiers = rules.iter().flat_map(|rule| &rule.words).any(|word| word.starts_with(TIER));
+    if chain.stages.tiers.len() > 1 && !has_tiers {
         let why = "its policies are in several tiers, which Felix 2 takes for one";
         return out.put(Plane::Rule, CompareResult::NotCompared, place, why);
     }
-    let wanted: Vec<String> = chain.stages.chains().map(name_of).collect();
+    let wanted: Vec<String> = chain.stages.chains().map(|id| name_of(table.backend, id)).collect();
     if wanted.iter().map(String::as_str).eq(there.iter().copied()) {
         return out.equal(Plane::Rule);
     }
@@ -202,13 +209,82 @@ fn one(chain: &Chain<'_>, table: &FelixTable, out: &mut Comparison) {
     out.put(Plane::Rule, CompareResult::Different, place, text);
 }
 
-/// Returns Felix's name for the chain of a policy or profile.
-fn name_of(id: &ChainId) -> String {
+/// Returns the chains of policies and profiles to which a chain leads, also by groups.
+fn sources<'a>(rules: &'a [FelixRule], table: &'a FelixTable) -> impl Iterator<Item = &'a str> {
+    let group = move |target: &str| {
+        let is_group = GROUPS.iter().any(|prefix| target.starts_with(prefix));
+        table.chains.get(target).filter(|_| is_group)
+    };
+    let within = move |rule: &'a FelixRule| {
+        let target = rule.target()?;
+        Some(group(target).map_or(std::slice::from_ref(rule), Vec::as_slice))
+    };
+    let all = rules.iter().filter_map(within).flatten().filter_map(FelixRule::target);
+    all.filter(|target| SOURCES.iter().any(|prefix| target.starts_with(prefix)))
+}
+
+/// Names of the chains of policies and profiles.
+struct Names {
+    /// The usual name by each possible one.
+    usual: BTreeMap<String, String>,
+}
+
+impl Names {
+    /// Returns the names of all chains of this host, of both directions: Felix writes both of an applied policy,
+    /// even if only one is used.
+    fn of(wanted: &HostIntent, backend: Backend) -> Self {
+        let sources: BTreeSet<&Source> = wanted.ruleset.chains.keys().map(|id| &id.source).collect();
+        let ids = sources.into_iter().flat_map(|source| {
+            [Direction::Inbound, Direction::Outbound]
+                .map(|direction| ChainId { source: source.clone(), direction })
+        });
+        let names = |id: ChainId| {
+            let usual = name_of(backend, &id);
+            names_of(backend, &id).into_iter().map(move |name| (name, usual.clone()))
+        };
+        Self { usual: ids.flat_map(names).collect() }
+    }
+
+    fn usual<'a>(&'a self, name: &'a str) -> &'a str {
+        self.usual.get(name).map_or(name, String::as_str)
+    }
+
+    fn is_known(&self, name: &str) -> bool {
+        self.usual.contains_key(name)
+    }
+}
+
+/// Returns Felix's usual name for the chain of a policy or profile.
+fn name_of(backend: Backend, id: &ChainId) -> String {
+    let (prefix, name) = parts_of(id);
+    chain_name(backend, prefix, name)
+}
+
+/// Returns all names that releases of Felix give to the chain of a policy or profile, the usual one first.
+fn names_of(backend: Backend, id: &ChainId) -> Vec<String> {
+    /// Prefix of names of policies of the tier `default` before 3.32.
+    const DEFAULT: &str = "default.";
+    let (prefix, name) = parts_of(id);
+    let mut names = vec![name.to_owned()];
+    if matches!(id.source, Source::Policy { .. }) {
+        let plain = |name: &str| name.strip_prefix(DEFAULT).unwrap_or(name).to_owned();
+        match name.split_once('/') {
+            Some((namespace, of)) => {
+                names.push(format!("np/{namespace}/{of}"));
+                names.push(format!("np/{namespace}/{}", plain(of)));
+            }
+            None => names.extend([format!("gnp/{name}"), format!("gnp/{}", plain(name))]),
+        }
+    }
+    names.iter().map(|name| chain_name(backend, prefix, name)).collect()
+}
+
+fn parts_of(id: &ChainId) -> (&'static str, &str) {
     match (&id.source, id.direction) {
-        (Source::Policy { name, .. }, Direction::Inbound) => chain_name("cali-pi-", name),
-        (Source::Policy { name, .. }, Direction::Outbound) => chain_name("cali-po-", name),
-        (Source::Profile(name), Direction::Inbound) => chain_name("cali-pri-", name),
-        (Source::Profile(name), Direction::Outbound) => chain_name("cali-pro-", name),
+        (Source::Policy { name, .. }, Direction::Inbound) => ("cali-pi-", name),
+        (Source::Policy { name, .. }, Direction::Outbound) => ("cali-po-", name),
+        (Source::Profile(name), Direction::Inbound) => ("cali-pri-", name),
+        (Source::Profile(name), Direction::Outbound) => ("cali-pro-", name),
     }
 }
 
@@ -220,7 +296,7 @@ fn first_difference(ours: &[Line], theirs: &[Line]) -> String {
 }
 
 /// Compares the chains of policies and profiles: their presence, and their rules if these can be converted.
-fn bodies(wanted: &HostIntent, table: &FelixTable, out: &mut Comparison) {
+fn bodies(wanted: &HostIntent, names: &Names, table: &FelixTable, out: &mut Comparison) {
     let here: BTreeSet<&ChainId> = wanted
         .ruleset
         .endpoints
@@ -237,11 +313,12 @@ fn bodies(wanted: &HostIntent, table: &FelixTable, out: &mut Comparison) {
         );
         out.put(Plane::Rule, CompareResult::NotCompared, subject(table.v4, "raw, mangle"), text);
     }
-    let ids: BTreeMap<String, &ChainId> = here.iter().map(|id| (name_of(id), *id)).collect();
+    let ids: BTreeMap<String, &ChainId> = here.iter().map(|id| (name_of(table.backend, id), *id)).collect();
     let pass = pass_mark(table);
     for (name, id) in &ids {
         let place = subject(table.v4, name);
-        match table.chains.get(name) {
+        let there = names_of(table.backend, id).into_iter().find_map(|name| table.chains.get(&name));
+        match there {
             None => {
                 out.put(Plane::Rule, CompareResult::Missing, place, format!("the chain of {}", id.source))
             }
@@ -266,22 +343,15 @@ fn bodies(wanted: &HostIntent, table: &FelixTable, out: &mut Comparison) {
             }
         }
     }
-    // Felix writes the chains of both directions of an applied policy, even if only one is used.
-    let sources: BTreeSet<&Source> = wanted.ruleset.chains.keys().map(|id| &id.source).collect();
-    let both = |source: &&Source| {
-        [Direction::Inbound, Direction::Outbound]
-            .map(|direction| name_of(&ChainId { source: (*source).clone(), direction }))
-    };
-    let known: BTreeSet<String> = sources.iter().flat_map(both).collect();
     for name in table.chains.keys() {
-        if SOURCES.iter().any(|prefix| name.starts_with(prefix)) && !known.contains(name) {
+        if SOURCES.iter().any(|prefix| name.starts_with(prefix)) && !names.is_known(name) {
             let text = "a chain of a policy or profile that acts on no endpoint of this host";
             out.put(Plane::Rule, CompareResult::Extra, subject(table.v4, name), text);
         }
     }
 }
 
-/// Reports chains in both iptables backends, because both filter packets.
+/// Reports chains in several forms, because all filter packets.
 fn twice(v4: bool, found: &ForeignState, out: &mut Comparison) {
     let all: Vec<&FelixTable> =
         found.felix.tables.iter().filter(|table| table.v4 == v4 && table.name == "filter").collect();
@@ -301,7 +371,7 @@ fn nat(v4: bool, wanted: &HostIntent, found: &ForeignState, unread: &[&str], out
     let wants = wanted.globals.masquerade.iter().any(|pool| pool.is_v4() == v4);
     let there = found.felix.table(v4, "nat").is_some_and(|table| {
         let leads = |(chain, rule): &(String, _)| {
-            let rule: &crate::foreign::types::FelixRule = rule;
+            let rule: &FelixRule = rule;
             chain == "POSTROUTING" && rule.target() == Some("cali-POSTROUTING")
         };
         table.hooks.iter().any(leads)

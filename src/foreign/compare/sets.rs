@@ -35,7 +35,7 @@ pub(super) fn compare(wanted: &HostIntent, found: &ForeignState, out: &mut Compa
                     Plane::Set,
                     CompareResult::NotCompared,
                     &set.what,
-                    "the sets of ipset could not be listed",
+                    "the sets of Felix could not be listed",
                 );
             }
             continue;
@@ -105,7 +105,10 @@ fn sets(wanted: &HostIntent, v4: bool) -> Vec<Set> {
             what: what.to_owned(),
             members,
         };
-        list.push(set("all-ipam-pools", "all pools", of(&mut globals.pools.iter().copied())));
+        list.push(Set {
+            also: Some("network-ip-pools"),
+            ..set("all-ipam-pools", "all pools", of(&mut globals.pools.iter().copied()))
+        });
         list.push(set(
             "masq-ipam-pools",
             "pools that masquerade",
@@ -117,7 +120,15 @@ fn sets(wanted: &HostIntent, v4: bool) -> Vec<Set> {
             id: "all-hosts".to_owned(),
             also: Some("all-hosts-net"),
             what: "hosts that may send IPIP".to_owned(),
-            members: hosts.iter().map(|host| Cidr::host((*host).into())).collect(),
+            members: hosts.clone(),
+        });
+    }
+    if let Some(vxlan) = globals.vxlan.as_ref().filter(|_| wanted.intent.vxlan.device(v4).is_some()) {
+        list.push(Set {
+            id: "all-vxlan-net".to_owned(),
+            also: None,
+            what: "hosts that may send VXLAN".to_owned(),
+            members: of(&mut vxlan.hosts.iter().copied()),
         });
     }
     list

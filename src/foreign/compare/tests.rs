@@ -1,5 +1,7 @@
 //! Tests of the comparison: a host on which BIRD and Felix are in sync, and single deviations from it.
 
+mod calico3;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
@@ -8,6 +10,7 @@ use crate::foreign::felix;
 use crate::foreign::types::{
     Backend, Bird, BirdProtocol, BirdRoute, Felix, FelixSet, MainHop, MainRoute, NetworkSnapshot, RouteKind,
 };
+use tortie_config::Dialect;
 use tortie_engine::routing::NodeOptions;
 use tortie_store::{KeyValue, Snapshot};
 
@@ -44,8 +47,14 @@ const STORE: &[(&str, &str)] = &[
 ];
 
 fn wanted() -> HostIntent {
+    wanted_with(&[])
+}
+
+/// Returns the intent with further keys in the store.
+fn wanted_with(more: &[(&str, &str)]) -> HostIntent {
     let entries = STORE
         .iter()
+        .chain(more)
         .map(|(key, value)| KeyValue {
             key: (*key).to_owned(),
             value: value.as_bytes().to_vec(),
@@ -67,7 +76,7 @@ fn wanted() -> HostIntent {
         })
         .collect();
     let snapshot = Snapshot { revision: 1, entries, ..Snapshot::default() };
-    HostIntent::offline("h1", &snapshot, &NodeOptions::default())
+    HostIntent::offline("h1", Dialect::V1, &snapshot, &NodeOptions::default())
 }
 
 fn ip(text: &str) -> IpAddr {
@@ -165,7 +174,7 @@ fn felix(listing: &str) -> Felix {
             ("cali40all-ipam-pools".to_owned(), set(&["10.65.0.0/16"])),
             ("cali40masq-ipam-pools".to_owned(), set(&["10.65.0.0/16"])),
         ]),
-        read: [Backend::Legacy, Backend::Nft].into_iter().flat_map(|b| [(b, true), (b, false)]).collect(),
+        read: Backend::ALL.into_iter().flat_map(|b| [(b, true), (b, false)]).collect(),
         sets_read: true,
     }
 }

@@ -1,7 +1,7 @@
 //! First steps of an adoption: compares BIRD and Felix with the intent, checks for obstacles, and saves a
 //! snapshot for the rollback. Nothing of Calico is changed here.
 
-use super::{Session, is_over};
+use super::{Session, data_planes, is_over};
 use crate::cli::failure::{Exit, Failure};
 use crate::cli::migrate::daemons::StopWith;
 use crate::cli::migrate::journal::{Record, Step};
@@ -116,7 +116,8 @@ impl Session<'_> {
                  {tool} -A FORWARD -o cali+ -j ACCEPT"
             ))
         });
-        rules.collect()
+        let planes = data_planes::others().into_iter().map(|(text, fix)| format!("host {text}. Fix: {fix}"));
+        rules.chain(planes).collect()
     }
 
     pub(super) fn informational(&mut self, progress: &mut Progress) -> Result<(), Failure> {
