@@ -17,6 +17,7 @@ pub mod cni;
 pub mod docker;
 pub mod kurma;
 pub mod metrics;
+mod pools;
 
 use std::ffi::OsStr;
 use std::path::Path;

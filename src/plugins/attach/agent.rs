@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use tortie_config::key::{EndpointKey, Key};
+use tortie_config::key::Key;
 
+use super::endpoint::{Removed, Written};
 use super::error::AttachError;
 use crate::api::client::{Client, ClientErrorKind};
 use crate::api::status::{Applied, AppliedRequest};
@@ -67,18 +68,14 @@ impl AgentClient {
     }
 }
 
-/// Waits until the endpoint is in force at this revision. Returns a note for the log, for example that no
+/// Waits until a written endpoint is in force. Returns a note for the log, for example that no
 /// agent runs and [`AgentAbsent::Continue`] permits it.
 ///
 /// # Errors
 /// [`AttachError::AgentAbsent`], [`AttachError::Timeout`], [`AttachError::NotReady`] if the agent is frozen,
 /// [`AttachError::Failed`] with its reason.
-pub async fn applied(
-    agent: &AgentClient,
-    key: &EndpointKey,
-    revision: Revision,
-) -> Result<Option<String>, AttachError> {
-    let key = Key::Endpoint(key.clone()).to_string();
+pub async fn applied(agent: &AgentClient, written: &Written) -> Result<Option<String>, AttachError> {
+    let key = Key::Endpoint(written.model_key.clone()).to_string();
     let begin = Instant::now();
     let give_up = match agent.absent {
         AgentAbsent::Continue => Some(begin),
@@ -90,7 +87,7 @@ pub async fn applied(
         let left = agent
             .deadline
             .map_or(agent.patience, |at| agent.patience.min(at.saturating_duration_since(Instant::now())));
-        match ask(&client, &key, revision, left, agent.started_at).await {
+        match ask(&client, &key, written.revision, left, agent.started_at).await {
             Ok(answer) => return wait_result(agent, &answer).map(|()| None),
             Err(error) if error.kind == ClientErrorKind::Absent || error.kind == ClientErrorKind::Broken => {
                 if agent.absent == AgentAbsent::Continue {
@@ -114,12 +111,12 @@ pub async fn applied(
 
 /// Waits until the agent has processed the removal of the endpoint, at most a second. A missing agent is
 /// ignored.
-pub async fn departed(agent: &AgentClient, key: &EndpointKey, revision: Revision) {
-    let key = Key::Endpoint(key.clone()).to_string();
+pub async fn departed(agent: &AgentClient, removed: &Removed) {
+    let key = Key::Endpoint(removed.model_key.clone()).to_string();
     let left = agent
         .deadline
         .map_or(DETACH_TIMEOUT, |at| DETACH_TIMEOUT.min(at.saturating_duration_since(Instant::now())));
-    let _ = ask(&Client::new(&agent.socket), &key, revision, left, None).await;
+    let _ = ask(&Client::new(&agent.socket), &key, removed.revision, left, None).await;
 }
 
 async fn ask(

@@ -2,10 +2,11 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use tortie_config::key::Key;
-use tortie_config::resource::WorkloadEndpoint;
+use tortie_config::Dialect;
+use tortie_engine::writer::StoredEndpoint;
 use tortie_net::Cidr;
 
+use super::endpoint::{stored_endpoint, writer};
 use super::error::{AttachError, blocking};
 use super::request::{AttachRequest, LinkSpec};
 use tortie_kernel::container::{self, ContainerNetError, GATEWAY, Namespace};
@@ -54,35 +55,66 @@ impl Differences {
 }
 
 async fn endpoint(store: &dyn Store, wanted: &AttachRequest) -> Result<Vec<Difference>, AttachError> {
-    let key = Key::Endpoint(wanted.key.clone()).to_string();
+    let writer = writer(store).await?;
     let mut all = Differences(Vec::new());
-    let Some(found) = store.get(&key).await? else {
-        all.compare(&key, "an endpoint", None);
+    let Some(found) = stored_endpoint(store, &wanted.key).await? else {
+        all.compare(&writer.endpoint_key(&wanted.key)?, "an endpoint", None);
         return Ok(all.0);
     };
-    let endpoint = WorkloadEndpoint::parse(&found.value)
-        .map_err(|error| AttachError::Unreadable { key: key.clone(), why: error.to_string() })?;
-    let of = |field: &str| format!("{key}: {field}");
-    all.compare(&of("name"), &wanted.host_ifname, Some(endpoint.name.to_string()));
+    let StoredEndpoint { title, endpoint, .. } = found;
+    let endpoint = endpoint.map_err(|why| AttachError::Unreadable { key: title.clone(), why })?;
+    let members = Members::of(writer.dialect());
+    let of = |member: &str| format!("{title}: {member}");
+    all.compare(&of(members.interface), &wanted.host_ifname, Some(endpoint.name.to_string()));
     let list = |v4: bool| {
         let nets = wanted.addrs.iter().filter(|a| a.is_ipv4() == v4).map(|a| Cidr::host(*a));
         text(nets)
     };
-    all.compare(&of("ipv4_nets"), list(true), Some(text(endpoint.ipv4_nets.iter().copied())));
-    all.compare(&of("ipv6_nets"), list(false), Some(text(endpoint.ipv6_nets.iter().copied())));
+    all.compare(&of(members.nets_v4), list(true), Some(text(endpoint.ipv4_nets.iter().copied())));
+    all.compare(&of(members.nets_v6), list(false), Some(text(endpoint.ipv6_nets.iter().copied())));
     if !endpoint.active {
         all.compare(&of("state"), "active", Some("inactive".to_owned()));
     }
     if let Some(instance) = &wanted.instance {
-        all.compare(&of("active_instance_id"), instance, endpoint.active_instance_id.clone());
+        all.compare(&of(members.instance), instance, endpoint.active_instance_id.clone());
     }
     // Other writers may have added profiles. An earlier version gave pods only one profile.
-    if let Some(profile) = wanted.profile.names().first()
+    if let Some(profile) = writer.profile_names(&wanted.profile).first()
         && !endpoint.profile_ids.contains(profile)
     {
-        all.compare(&of("profile_ids"), profile, Some(endpoint.profile_ids.join(", ")));
+        all.compare(&of(members.profiles), profile, Some(endpoint.profile_ids.join(", ")));
     }
     Ok(all.0)
+}
+
+/// Names of the members of an endpoint.
+struct Members {
+    interface: &'static str,
+    nets_v4: &'static str,
+    nets_v6: &'static str,
+    instance: &'static str,
+    profiles: &'static str,
+}
+
+impl Members {
+    fn of(dialect: Dialect) -> Self {
+        match dialect {
+            Dialect::V1 => Self {
+                interface: "name",
+                nets_v4: "ipv4_nets",
+                nets_v6: "ipv6_nets",
+                instance: "active_instance_id",
+                profiles: "profile_ids",
+            },
+            Dialect::V3 => Self {
+                interface: "interfaceName",
+                nets_v4: "ipNetworks",
+                nets_v6: "ipNetworks",
+                instance: "containerID",
+                profiles: "profiles",
+            },
+        }
+    }
 }
 
 fn text(nets: impl Iterator<Item = Cidr>) -> String {

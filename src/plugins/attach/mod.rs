@@ -34,13 +34,15 @@ pub use self::agent::{AgentAbsent, AgentClient, applied, departed};
 pub use self::allocate::allocate;
 pub use self::check::{Difference, check};
 pub use self::endpoint::{
-    EndpointSpec, KeptEndpoint, ProfileChoice, Removed, ready, remove_endpoint, write_endpoint,
+    KeptEndpoint, Removed, Written, may_remove, ready, remove_endpoint, stored_endpoint, stored_endpoints,
+    write_endpoint, write_profiles, writer,
 };
 pub use self::error::AttachError;
 pub use self::links::{alias, host_interface};
 pub use self::preflight::{Absent, excluded, exclusions, preflight, twin};
 pub use self::rehearsal::{allocation_problem, rehearse_addresses, rehearse_endpoint, rehearse_workload};
 pub use self::request::{AttachRequest, Attachment, DetachRequest, LinkSpec};
+pub use tortie_engine::writer::{EndpointSpec, ProfileChoice};
 
 /// Creates the interface, writes the endpoint, and waits until the agent has put both in force.
 ///
@@ -69,14 +71,14 @@ pub async fn attach(
         labels: &wanted.labels,
         instance: wanted.instance.as_deref(),
     };
-    let revision = match write_endpoint(store, &spec).await {
-        Ok(revision) => revision,
+    let written = match write_endpoint(store, &spec).await {
+        Ok(written) => written,
         Err(error) => {
             blocking(move || made.undo()).await?;
             return Err(error);
         }
     };
-    match applied(agent, &wanted.key, revision).await {
+    match applied(agent, &written).await {
         Ok(note) => {
             let mut notes = made.notes;
             notes.extend(note);
@@ -86,12 +88,12 @@ pub async fn attach(
                 mac: made.mac,
                 mtu: made.host.mtu,
                 gateways: made.gateways,
-                revision,
+                revision: written.revision,
                 notes,
             })
         }
         Err(error) => {
-            endpoint::take_back(store, &wanted.key, revision).await;
+            endpoint::take_back(store, &wanted.key, written.revision).await;
             blocking(move || made.undo()).await?;
             Err(error)
         }
@@ -120,7 +122,7 @@ pub async fn detach(
         blocking(move || if others { Ok(()) } else { links::clear(&asked) }),
     );
     if let Ok(Ok(Some(removed))) = &removed {
-        departed(agent, &leaving.key, removed.revision).await;
+        departed(agent, removed).await;
     }
     removed.and(unmapped?.and(cleared?).map_err(AttachError::Network))
 }

@@ -1,12 +1,15 @@
 //! Tests if a workload could be added now: plans the writes, and has the store check them without committing.
 
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-use tortie_config::key::{EndpointKey, IpFamily, Key};
-use tortie_config::resource::WorkloadEndpoint;
+use tortie_config::key::{EndpointKey, IpFamily};
+use tortie_config::resource::Labels;
 use tortie_engine::ipam::{AddressRequest, AllocationRequest, Exclusions, Ipam, IpamError};
-use tortie_store::{Op, Store, StoreError, Txn};
+use tortie_engine::writer::{EndpointSpec, ProfileChoice};
+use tortie_store::{Store, StoreError};
 
+use super::endpoint::{new_birth, writer};
 use crate::api::codes;
 use crate::api::problem::Problem;
 
@@ -38,16 +41,29 @@ pub async fn rehearse_addresses(
 /// # Errors
 /// The error that a real write would get.
 pub async fn rehearse_endpoint(store: &dyn Store, node: &str) -> Result<(), StoreError> {
-    let key = Key::Endpoint(EndpointKey::Workload {
+    let key = EndpointKey::Workload {
         host: node.to_owned(),
         orchestrator: "cni".to_owned(),
         workload: NAME.to_owned(),
         endpoint: "eth0".to_owned(),
-    });
-    let name = "cali0".parse().map_err(|_| StoreError::Refused("no interface name".to_owned()))?;
-    let value = WorkloadEndpoint::new(name).to_value();
-    let op = Op::Put { key: key.to_string(), value, lease: None };
-    store.rehearse(&Txn { ops: vec![op], ..Txn::default() }).await
+    };
+    let refused = |text: &str| StoreError::Refused(text.to_owned());
+    let spec = EndpointSpec {
+        key: &key,
+        host_ifname: &"cali0".parse().map_err(|_| refused("no interface name"))?,
+        mac: None,
+        addrs: &[Ipv4Addr::LOCALHOST.into()],
+        gateways: &[],
+        profile: &ProfileChoice::None,
+        more_profiles: &[],
+        labels: &Labels::new(),
+        instance: None,
+    };
+    let planned = writer(store).await?.endpoint(&spec, &[], &mut new_birth);
+    match planned.map_err(|error| refused(&error.to_string()))? {
+        Some(txn) => store.rehearse(&txn).await,
+        None => Ok(()),
+    }
 }
 
 /// Tests a workload with one address of each family that has pools; a family without pools is no error.
@@ -62,7 +78,7 @@ pub async fn rehearse_workload(
     for family in [IpFamily::V4, IpFamily::V6] {
         let any = AddressRequest::Any { family, count: 1, pools: Vec::new() };
         match rehearse_addresses(store, node, vec![any], excluded.clone()).await {
-            Err(IpamError::NoPools(_)) | Ok(()) => {}
+            Err(IpamError::NoPools(_) | IpamError::NoFittingPool { .. }) | Ok(()) => {}
             Err(error) => return Err(error),
         }
     }

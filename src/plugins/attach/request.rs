@@ -7,7 +7,7 @@ use tortie_config::key::EndpointKey;
 use tortie_config::resource::{InterfaceName, Labels, MacAddr};
 use tortie_net::Cidr;
 
-use super::endpoint::ProfileChoice;
+use tortie_engine::writer::ProfileChoice;
 use tortie_kernel::container::{Bandwidth, PortMapping};
 use tortie_store::Revision;
 

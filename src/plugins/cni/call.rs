@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde_json::Value;
-use tortie_config::key::{EndpointKey, Key, prefix};
+use tortie_config::key::{EndpointKey, Key};
 use tortie_config::resource::{Resource, WorkloadEndpoint};
 
-use crate::plugins::attach::{AgentClient, AttachError};
+use crate::plugins::attach::{AgentClient, AttachError, may_remove, stored_endpoint, stored_endpoints};
 use crate::plugins::cni::addresses::names::{Identity, NETWORK_LABEL, handle};
 use crate::plugins::cni::config::args::EnvArgs;
 use crate::plugins::cni::config::datastore;
@@ -17,7 +17,8 @@ use crate::plugins::cni::delegate::Delegate;
 use crate::plugins::cni::protocol::env::{Command, Env};
 use crate::plugins::cni::protocol::error::{CniError, code};
 use tortie_engine::ipam::{Ipam, Keyspace};
-use tortie_store::{Store, StoreUrl};
+use tortie_engine::writer::StoredEndpoint;
+use tortie_store::{Purpose, Store, StoreUrl};
 
 /// Default path of the agent's socket.
 const SOCKET: &str = "/run/tortie/tortie.sock";
@@ -75,7 +76,7 @@ pub(super) fn node(config: &Config) -> Result<String, CniError> {
 impl Call {
     /// Opens the store.
     pub(super) async fn store(&self) -> Result<Arc<dyn Store>, CniError> {
-        let options = datastore::options(self.config.datastore.as_ref(), |name| std::env::var_os(name));
+        let options = datastore::options(self.config.datastore.as_ref(), |name| std::env::var_os(name))?;
         let url = &options.url;
         let store = tortie_store::open(&options).await.map_err(|error| {
             let error = CniError::from(error);
@@ -83,7 +84,10 @@ impl Call {
             CniError { msg, ..error }
         })?;
         if self.env.command != Command::Check {
-            store.may_write().await?;
+            store.may_write(Purpose::Cni).await?;
+        }
+        if matches!(self.env.command, Command::Del | Command::Gc) {
+            may_remove(&*store).await?;
         }
         Ok(store)
     }
@@ -91,7 +95,8 @@ impl Call {
     /// True if the store is a file that does not exist: then Tortie never allocated anything.
     pub(super) fn no_store(&self) -> bool {
         let options = datastore::options(self.config.datastore.as_ref(), |name| std::env::var_os(name));
-        matches!(options.url.parse(), Ok(StoreUrl::Sqlite(path)) if !path.exists())
+        options
+            .is_ok_and(|options| matches!(options.url.parse(), Ok(StoreUrl::Sqlite(path)) if !path.exists()))
     }
 
     /// Returns the client of this host's agent.
@@ -142,17 +147,16 @@ impl ExistingAttachment {
     }
 }
 
-fn found(key: &str, value: &[u8]) -> Option<ExistingAttachment> {
-    let Ok(Key::Endpoint(key)) = key.parse::<Key>() else { return None };
+fn existing(stored: StoredEndpoint) -> Option<ExistingAttachment> {
+    let StoredEndpoint { key, instance, endpoint, .. } = stored;
     let EndpointKey::Workload { orchestrator, workload, endpoint: ifname, .. } = &key else { return None };
-    let endpoint = WorkloadEndpoint::parse(value).ok()?;
     let container_id = match orchestrator.as_str() {
-        "k8s" => endpoint.active_instance_id.clone()?,
-        "cni" => endpoint.active_instance_id.clone().unwrap_or_else(|| workload.clone()),
+        "k8s" => instance?,
+        "cni" => instance.unwrap_or_else(|| workload.clone()),
         _ => return None,
     };
     let attachment = Attachment { container_id, ifname: ifname.clone() };
-    Some(ExistingAttachment { key, attachment, endpoint })
+    Some(ExistingAttachment { key, attachment, endpoint: endpoint.ok()? })
 }
 
 /// Returns the endpoint at a key, if it exists and can be parsed.
@@ -160,14 +164,12 @@ pub(super) async fn endpoint_at(
     store: &dyn Store,
     key: &EndpointKey,
 ) -> Result<Option<ExistingAttachment>, CniError> {
-    let key = Key::Endpoint(key.clone()).to_string();
-    Ok(store.get(&key).await?.and_then(|entry| found(&entry.key, &entry.value)))
+    Ok(stored_endpoint(store, key).await?.and_then(existing))
 }
 
 /// Returns the endpoints of this host that CNI runtimes created.
 pub(super) async fn endpoints_of(store: &dyn Store, node: &str) -> Result<Vec<ExistingAttachment>, CniError> {
-    let all = store.list(&[prefix::workloads_of(node)]).await?;
-    Ok(all.entries.iter().filter_map(|entry| found(&entry.key, &entry.value)).collect())
+    Ok(stored_endpoints(store, node).await?.into_iter().filter_map(existing).collect())
 }
 
 /// Releases the addresses of this network in this host's own blocks whose attachment is not valid any more.
@@ -179,7 +181,7 @@ pub(super) async fn collect(
     valid: &[Attachment],
 ) -> Result<Vec<IpAddr>, CniError> {
     let store = ipam.store();
-    let space = Keyspace::Global;
+    let space = Keyspace::of(store.dialect().await?);
     let affinities = store.list(&[space.affinities(node)]).await?;
     let mut collected = Vec::new();
     for entry in affinities.entries {

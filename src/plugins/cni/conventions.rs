@@ -84,7 +84,10 @@ fn runtime(area: &str, value: Value) -> Result<RuntimeConfig, CniError> {
 
 fn wants(more: Value, cni_args: &str) -> Result<Vec<AddressRequest>, CniError> {
     let args = EnvArgs::parse(cni_args)?;
-    Ok(address_requests(&with(more)?, &args)?.into_iter().map(|request| request.want).collect())
+    Ok(address_requests(&with(more)?, &args, &PoolNames::default())?
+        .into_iter()
+        .map(|request| request.want)
+        .collect())
 }
 
 fn exact(text: &str) -> AddressRequest {

@@ -15,6 +15,7 @@ use crate::plugins::attach::{self, Absent, AttachRequest, Attachment, DetachRequ
 use crate::plugins::cni::addresses::AddressAllocator;
 use crate::plugins::cni::addresses::names::{Identity, handle};
 use crate::plugins::cni::call::{Call, ExistingAttachment, NO_RESULT, collect, endpoint_at, endpoints_of};
+use crate::plugins::cni::mtu;
 use crate::plugins::cni::protocol::address::Address;
 use crate::plugins::cni::protocol::env::Command;
 use crate::plugins::cni::protocol::error::{CniError, code};
@@ -106,13 +107,18 @@ async fn add(call: &Call) -> Answer {
     let store = call.store().await?;
     attach::ready(&*store).await?;
     let excluded = attach::preflight(&*store, &call.agent(), &call.node, Absent::Waits).await?;
+    // The MTU of an interface that another plugin made is that plugin's.
+    let mtu = match link {
+        LinkSpec::Veth => mtu::mtu(&call.config, store.dialect().await?)?,
+        LinkSpec::Existing { .. } => call.config.mtu,
+    };
     let given = given(call);
     if given.is_empty() {
         let (store, result) = match call.delegate()? {
             Some(delegate) => {
                 let given = delegate.add(&call.input, call.config.version).await?;
                 let addrs = given.ips.iter().map(|ip| ip.address.ip).collect();
-                let result = attach(call, &*store, &identity, link, addrs).await;
+                let result = attach(call, &*store, &identity, (link, mtu), addrs).await;
                 if result.is_err() {
                     let _ = delegate.call(Command::Del, &call.input).await;
                 }
@@ -134,7 +140,7 @@ async fn add(call: &Call) -> Answer {
                 };
                 let given = holder.assign(&call.args).await?;
                 let addrs = given.iter().map(|(_, given)| given.addr).collect();
-                let result = attach(call, &*store, &identity, link, addrs).await;
+                let result = attach(call, &*store, &identity, (link, mtu), addrs).await;
                 if result.is_err()
                     && let Err(error) = holder.release(&[]).await
                 {
@@ -151,7 +157,7 @@ async fn add(call: &Call) -> Answer {
         let expected = "the earlier plugin of the chain gave other addresses; ask it for this one";
         return Err(CniError::value("runtimeConfig.ips", &other.to_string().into(), expected));
     }
-    let result = attach(call, &*store, &identity, link, given).await?;
+    let result = attach(call, &*store, &identity, (link, mtu), given).await?;
     Ok(Some(result.to_json(call.config.version)))
 }
 
@@ -218,10 +224,10 @@ async fn attach(
     call: &Call,
     store: &dyn Store,
     identity: &Identity,
-    link: LinkSpec,
+    (link, mtu): (LinkSpec, Option<u32>),
     addrs: Vec<IpAddr>,
 ) -> Result<CniResult, CniError> {
-    let wanted = wanted(call, identity, link, addrs)?;
+    let wanted = AttachRequest { mtu, ..wanted(call, identity, link, addrs)? };
     let attached = attach::attach(store, &call.agent(), &wanted).await?;
     for note in &attached.notes {
         tracing::info!(target: "tortie", container = call.env.container_id, "{note}");

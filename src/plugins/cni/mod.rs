@@ -20,6 +20,7 @@ mod install;
 mod ipam_plugin;
 mod log;
 mod main_plugin;
+mod mtu;
 mod protocol;
 mod status;
 
@@ -28,14 +29,16 @@ use std::process::ExitCode;
 
 use serde_json::Value;
 
+pub use crate::plugins::pools::PoolNames;
 pub use addresses::names::{Identity, NETWORK_LABEL, handle};
 pub use addresses::requests::{CniAddressRequest, address_requests};
 pub use config::args::{Args, EnvArgs};
 pub use config::datastore::{Datastore, options as store_options};
 pub use config::runtime::{IpRange, RuntimeConfig};
-pub use config::settings::{Frame, IpamSettings, LogSettings, LogTarget};
+pub use config::settings::{Frame, IpamSettings, LogSettings, LogTarget, PoolRef};
 pub use config::{Attachment, Config, Strictness};
 pub use install::{Done, InstallError, Installation, Network};
+pub(crate) use mtu::MTU_FILE;
 pub use protocol::address::Address;
 pub use protocol::env::{Command, Env, is_identifier};
 pub use protocol::error::{CniError, code};

@@ -2,8 +2,7 @@
 //! them without committing.
 
 use serde_json::Value;
-use tortie_config::key::{IpFamily, Key, prefix};
-use tortie_config::resource::Resource;
+use tortie_config::key::IpFamily;
 use tortie_engine::ipam::IpamError;
 
 use crate::plugins::attach::{self, AgentAbsent};
@@ -11,6 +10,7 @@ use crate::plugins::cni::addresses::requests::address_requests;
 use crate::plugins::cni::call::{Call, NO_RESULT};
 use crate::plugins::cni::protocol::env::Command;
 use crate::plugins::cni::protocol::error::{CniError, code};
+use crate::plugins::pools::{PoolNames, pools};
 
 /// Executes `STATUS` for the main plugin (`links`), or for the IPAM plugin.
 pub(super) async fn answer(call: &Call, links: bool) -> Result<Option<Value>, CniError> {
@@ -19,17 +19,8 @@ pub(super) async fn answer(call: &Call, links: bool) -> Result<Option<Value>, Cn
     attach::ready(&*store).await.map_err(|error| not_available(error.into()))?;
     if call.config.ipam.foreign.is_none() {
         // Addresses left in a disabled pool do not count, because no container should be sent here for them.
-        let pools =
-            store.list(&[prefix::POOLS.to_owned()]).await.map_err(|error| not_available(error.into()))?;
-        let enabled = |v4: bool| {
-            pools.entries.iter().any(|entry| {
-                let Ok(key) = entry.key.parse::<Key>() else { return false };
-                match Resource::parse(&key, &entry.value) {
-                    Ok(Resource::Pool(pool)) => !pool.disabled && pool.cidr.is_v4() == v4,
-                    _ => false,
-                }
-            })
-        };
+        let pools = pools(&*store).await.map_err(|error| not_available(error.into()))?;
+        let enabled = |v4: bool| pools.iter().any(|pool| !pool.disabled && pool.cidr.is_v4() == v4);
         let ipam = &call.config.ipam;
         for (wanted, v4, name) in [(ipam.ipv4, true, "IPv4"), (ipam.ipv6, false, "IPv6")] {
             if wanted && !enabled(v4) {
@@ -37,7 +28,9 @@ pub(super) async fn answer(call: &Call, links: bool) -> Result<Option<Value>, Cn
                 return Err(CniError::new(code::NOT_AVAILABLE, format!("no {name} addresses: {error}")));
             }
         }
-        let wanted = address_requests(&call.config, &call.args)?.into_iter().map(|request| request.want);
+        let names = PoolNames::read(&*store).await.map_err(|error| not_available(error.into()))?;
+        let wanted = address_requests(&call.config, &call.args, &names)?;
+        let wanted = wanted.into_iter().map(|request| request.want);
         let excluded = attach::exclusions(&call.agent(), &call.node).await;
         let planned = attach::rehearse_addresses(&store, &call.node, wanted.collect(), excluded).await;
         planned.map_err(|error| not_available(error.into()))?;

@@ -14,7 +14,7 @@ use super::poolid::{PoolId, SpaceName, shorten};
 use super::records::{AddressRecord, EndpointRecord, NetworkRecord, PoolRecord};
 use super::state::RecordKind;
 use super::wire;
-use crate::plugins::attach::allocate;
+use crate::plugins::attach::{allocate, writer};
 use tortie_engine::ipam::{AddressRange, AddressRequest, AllocationRequest, Exclusions, Ipam, IpamError};
 
 /// Prefix of handles, followed by the address.
@@ -143,18 +143,19 @@ impl Driver {
         Ok(networks.iter().any(|(_, network, _)| network.pools.contains(&id.pool)))
     }
 
-    fn request(&self, want: AddressRequest) -> AllocationRequest {
+    async fn request(&self, want: AddressRequest) -> Result<AllocationRequest, Refusal> {
+        let now = writer(&*self.state.store).await?.attribute_time(jiff::Timestamp::now());
         let mut attributes = serde_json::Map::new();
         attributes.insert("node".into(), self.state.host.clone().into());
-        attributes.insert("timestamp".into(), jiff::Timestamp::now().to_string().into());
-        AllocationRequest {
+        attributes.insert("timestamp".into(), now.into());
+        Ok(AllocationRequest {
             host: self.state.host.clone(),
             addresses: vec![want],
             handle: Some(HANDLE.to_owned()),
             handle_per_address: true,
             attributes,
             ..AllocationRequest::default()
-        }
+        })
     }
 
     async fn record(&self, driver: &str, id: &PoolId, addr: IpAddr, gateway: bool) -> Result<(), Refusal> {
@@ -204,7 +205,7 @@ impl Driver {
             self.state.put(&item, &again).await?;
             return Ok(addr);
         }
-        match ipam.assign(&self.request(AddressRequest::Exact(addr))).await {
+        match ipam.assign(&self.request(AddressRequest::Exact(addr)).await?).await {
             Ok(_) => {}
             Err(IpamError::AddressInUse { .. }) if self.ours(ipam, addr).await? => {}
             Err(error) => return Err(error.into()),
@@ -236,7 +237,7 @@ impl Driver {
         let mut given = None;
         if gateway && id.space != SpaceName::Global {
             given = ipam
-                .assign(&self.request(AddressRequest::Exact(first)))
+                .assign(&self.request(AddressRequest::Exact(first)).await?)
                 .await
                 .ok()
                 .and_then(|all| all.first().copied());
@@ -257,7 +258,7 @@ impl Driver {
                     };
                     AddressRequest::OneOf(vec![range])
                 };
-                let all = allocate(ipam, self.request(want), None).await?;
+                let all = allocate(ipam, self.request(want).await?, None).await?;
                 *all.first().ok_or_else(|| Refusal::new("IPAM gave no address"))?
             }
         };

@@ -20,9 +20,10 @@ use super::error::Refusal;
 use super::options::{LabelSource, Role};
 use super::poolid::{DEFAULT, GLOBAL, shorten};
 use super::wire;
-use crate::plugins::attach::{Absent, preflight};
+use crate::plugins::attach::{Absent, may_remove, preflight};
 use crate::plugins::docker::{sandbox, sync};
 use tortie_engine::ipam::Exclusions;
+use tortie_store::Purpose;
 
 /// Maximum size of a request body in octets; several thousand `-p` options fit.
 const BODY_MAX: usize = 512 * 1024;
@@ -109,7 +110,8 @@ async fn answer(shared: &Arc<Driver>, driver: &str, role: Role, request: Request
 async fn may_answer(shared: &Driver, method: &str) -> Result<Exclusions, Refusal> {
     let of_store = ["NetworkDriver.", "IpamDriver."].iter().any(|family| method.starts_with(family));
     if of_store && !method.ends_with(".GetCapabilities") && !method.ends_with(".GetDefaultAddressSpaces") {
-        shared.state.store.may_write().await?;
+        shared.state.store.may_write(Purpose::Docker).await?;
+        may_remove(&*shared.state.store).await?;
     }
     if ["IpamDriver.RequestAddress", "NetworkDriver.CreateEndpoint"].contains(&method) {
         let Driver { options, state, .. } = shared;

@@ -17,7 +17,7 @@ use super::poolid::{GLOBAL, shorten};
 use super::pools::Configured;
 use super::records::{AddressRecord, EndpointRecord, NetworkRecord};
 use super::wire;
-use crate::plugins::attach::{self, AttachError, EndpointSpec, ProfileChoice};
+use crate::plugins::attach::{self, AttachError, EndpointSpec, ProfileChoice, Written};
 use tortie_kernel::container::{self, ContainerNetError, HOST_MAC, HostSpec, VethSpec};
 
 /// Orchestrator and workload in the keys of Docker's endpoints.
@@ -236,7 +236,7 @@ impl Driver {
         let removed = removed?;
         unplugged?;
         if let Ok(Some(removed)) = removed {
-            attach::departed(&self.options.agent, &key, removed.revision).await;
+            attach::departed(&self.options.agent, &removed).await;
         }
         let item = DockerItem::Endpoint(endpoint.to_owned());
         self.sweep_sandbox(endpoint).await;
@@ -363,10 +363,10 @@ impl Driver {
         answer["StaticRoutes"] = json!(routes);
         // With addresses of one family only, dockerd must not add a second interface for the other.
         answer["DisableGatewayService"] = json!(!record.gateways.iter().any(IpAddr::is_ipv4));
-        let revision = self.write_endpoint(endpoint, network, &record, &Labels::new()).await?;
+        let written = self.write_endpoint(endpoint, network, &record, &Labels::new()).await?;
         self.share_profiles(&record.sandbox).await?;
         let agent = attach::AgentClient { started_at: Some(started_at), ..self.options.agent.clone() };
-        let note = attach::applied(&agent, &self.endpoint_key(endpoint), revision).await?;
+        let note = attach::applied(&agent, &written).await?;
         if let Some(note) = note {
             tracing::info!(target: "tortie::docker", "endpoint {endpoint}: {note}");
         }
@@ -381,7 +381,7 @@ impl Driver {
         network: &NetworkRecord,
         record: &EndpointRecord,
         labels: &Labels,
-    ) -> Result<u64, Refusal> {
+    ) -> Result<Written, Refusal> {
         let name = network.name.clone().unwrap_or_else(|| record.network.clone());
         let more = self.further_networks(endpoint, &record.sandbox, &name).await?;
         let profile = ProfileChoice::Create(name);

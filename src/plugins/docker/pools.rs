@@ -5,8 +5,7 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 
 use serde_json::{Value, json};
-use tortie_config::Resource;
-use tortie_config::key::{DockerItem, IpFamily, Key, prefix};
+use tortie_config::key::{DockerItem, IpFamily};
 use tortie_config::resource::Pool;
 use tortie_net::Cidr;
 
@@ -17,6 +16,7 @@ use super::records::{AddressRecord, PoolRecord};
 use super::state::RecordKind;
 use super::wire;
 use crate::plugins::attach;
+use crate::plugins::pools::pools;
 use tortie_engine::ipam::{Ipam, Keyspace};
 use tortie_store::{Compare, Op, Store, Txn};
 
@@ -36,11 +36,9 @@ pub(super) struct Configured {
 impl Configured {
     pub(super) async fn read(store: &dyn Store) -> Result<Self, Refusal> {
         let mut all = Self::default();
-        for entry in store.list(&[prefix::POOLS.to_owned()]).await?.entries {
-            let Ok(Key::Pool(cidr)) = Key::parse(&entry.key) else { continue };
-            let Ok(Resource::Pool(pool)) = Resource::parse(&Key::Pool(cidr), &entry.value) else { continue };
+        for pool in pools(store).await? {
             let of = if pool.ipam && !pool.disabled { &mut all.enabled } else { &mut all.disabled };
-            of.insert(cidr);
+            of.insert(pool.cidr);
         }
         Ok(all)
     }
@@ -65,8 +63,7 @@ impl Configured {
         if list.is_empty() {
             let kind = family.as_str();
             return format!(
-                "it has no enabled pool of IP{kind}: create one with `tortie store put \
-                 /calico/v1/ipam/{kind}/pool/ADDRESS-LENGTH '{{\"cidr\": \"ADDRESS/LENGTH\"}}'`"
+                "it has no enabled pool of IP{kind}: create one with `tortie ipam pool create ADDRESS/LENGTH`"
             );
         }
         format!("its pools are {}", list.join(", "))
@@ -190,13 +187,20 @@ fn asked(request: &wire::RequestPool, configured: &Configured) -> Result<PoolQue
 
 impl Driver {
     pub(super) fn ipam(&self, space: &SpaceName) -> Ipam {
-        Ipam::in_keyspace(self.state.store.clone(), self.space(space))
+        let store = self.state.store.clone();
+        match self.local_space(space) {
+            None => Ipam::new(store),
+            Some(local) => Ipam::in_keyspace(store, local),
+        }
     }
 
-    fn space(&self, space: &SpaceName) -> Keyspace {
+    /// Returns the address space of this host alone; `None` for the shared one.
+    fn local_space(&self, space: &SpaceName) -> Option<Keyspace> {
         match space {
-            SpaceName::Global => Keyspace::Global,
-            SpaceName::Local(name) => Keyspace::Local { host: self.state.host.clone(), name: name.clone() },
+            SpaceName::Global => None,
+            SpaceName::Local(name) => {
+                Some(Keyspace::Local { host: self.state.host.clone(), name: name.clone() })
+            }
         }
     }
 
@@ -313,7 +317,8 @@ impl Driver {
                 )));
             }
         }
-        let key = self.space(&id.space).pool(&id.pool);
+        let Some(local) = self.local_space(&id.space) else { return Ok(()) };
+        let key = local.pool(&id.pool);
         let mut pool = Pool::new(id.pool);
         if pool.block_len() < id.pool.len() {
             pool.block_size = Some(id.pool.len());
@@ -331,12 +336,13 @@ impl Driver {
     /// Deletes a local pool with its blocks if no network uses it any more.
     async fn drop_local(&self, name: &str, pool: Cidr) -> Result<(), Refusal> {
         let space = SpaceName::Local(name.to_owned());
+        let Some(local) = self.local_space(&space) else { return Ok(()) };
         if self.local_pools().await?.iter().any(|id| id.space == space && id.pool == pool) {
             return Ok(());
         }
         let left = self.ipam(&space).unclaim(&self.state.host, pool).await?;
         if left.kept.is_empty() {
-            let key = self.space(&space).pool(&pool);
+            let key = local.pool(&pool);
             self.state.store.commit(Txn { compare: Vec::new(), ops: vec![Op::Delete { key }] }).await?;
         } else {
             tracing::warn!(target: "tortie::docker", "pool {pool} stays: it has addresses in use");
@@ -449,7 +455,9 @@ mod tests {
         let request = wire::RequestPool { address_space: "default".into(), ..Default::default() };
         assert!(matches!(asked(&request, &Configured::default()), Ok(PoolQuery::Choose(_))));
         let request = wire::RequestPool { address_space: "global".into(), ..Default::default() };
-        assert!(asked(&request, &Configured::default()).err().unwrap().to_string().contains("store put"));
+        assert!(
+            asked(&request, &Configured::default()).err().unwrap().to_string().contains("ipam pool create")
+        );
     }
 
     #[test]

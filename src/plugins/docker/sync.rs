@@ -5,8 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tortie_config::key::{DockerItem, Key};
-use tortie_config::resource::{Labels, WorkloadEndpoint};
+use tortie_config::Dialect;
+use tortie_config::calico3::write::check_label;
+use tortie_config::key::DockerItem;
+use tortie_config::resource::Labels;
 
 use super::dockerd::DockerState;
 use super::driver::{Driver, now};
@@ -17,11 +19,14 @@ use super::poolid::PoolId;
 use super::records::{AddressRecord, EndpointRecord, NetworkRecord, PoolRecord};
 use super::sandbox;
 use super::state::RecordKind;
+use crate::plugins::attach::{self, may_remove, stored_endpoint};
 use tortie_engine::model::endpoint_name::NAME_LABEL;
 use tortie_kernel::container;
 
 /// Label with the name of the network.
 const NETWORK_LABEL: &str = "docker.network";
+/// Labels that each WorkloadEndpoint has.
+const OF_CALICO: [&str; 2] = ["projectcalico.org/namespace", "projectcalico.org/orchestrator"];
 /// Pause before the first query for a container's labels; further pauses are longer.
 const FIRST_LOOK: Duration = Duration::from_millis(20);
 /// Maximum time of these queries for a container.
@@ -60,6 +65,17 @@ fn labels_of(source: &LabelSource, network: Option<&str>, container: &BTreeMap<S
     labels
 }
 
+/// True if Calico 3 takes the label; others are left out, because containers have labels of every form.
+fn is_written(endpoint: &str, label: &str, value: &str) -> bool {
+    match check_label(label, value) {
+        Ok(()) => !OF_CALICO.contains(&label),
+        Err(error) => {
+            tracing::warn!(target: "tortie::docker", "endpoint {endpoint}: {error}; it is left out");
+            false
+        }
+    }
+}
+
 /// Queries dockerd until it lists the container of an endpoint, then sets the endpoint's labels.
 pub(super) async fn label(shared: Arc<Driver>, endpoint: String) {
     let begin = tokio::time::Instant::now();
@@ -94,13 +110,19 @@ impl Driver {
         if !container_name.is_empty() {
             labels.entry(NAME_LABEL.to_owned()).or_insert(container_name);
         }
-        let key = Key::Endpoint(self.endpoint_key(endpoint)).to_string();
+        let writer = attach::writer(&*self.state.store).await?;
+        if writer.dialect() == Dialect::V3 {
+            labels.retain(|label, value| is_written(endpoint, label, value));
+        }
         // The endpoint is deleted, or `Join` has not written it yet.
-        let Some(written) = self.state.store.get(&key).await? else { return Ok(false) };
-        let old = WorkloadEndpoint::parse(&written.value).ok();
-        let same = old.is_some_and(|old| {
+        let Some(written) = stored_endpoint(&*self.state.store, &self.endpoint_key(endpoint)).await? else {
+            return Ok(false);
+        };
+        let profile = writer.profile_name(&name);
+        let same = written.endpoint.is_ok_and(|mut old| {
             let instance = old.active_instance_id.as_deref();
-            old.labels == labels && old.profile_ids.first() == Some(&name) && instance == Some(id.as_str())
+            old.labels.retain(|label, _| !OF_CALICO.contains(&label.as_str()));
+            old.labels == labels && old.profile_ids.first() == Some(&profile) && instance == Some(id.as_str())
         });
         if !same {
             let network = NetworkRecord { name: Some(name), ..NetworkRecord::default() };
@@ -195,6 +217,7 @@ impl Driver {
 
     /// Checks once, and removes the objects that both this check and the one before found forgotten.
     pub(super) async fn collect(&self, before: &mut BTreeSet<DockerItem>) -> Result<(), Refusal> {
+        may_remove(&*self.state.store).await?;
         let Some(holdings) = self.dockerd.holdings(&self.options.drivers()).await else {
             before.clear();
             return Ok(());

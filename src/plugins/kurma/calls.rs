@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tortie_config::key::{EndpointKey, Key, prefix};
-use tortie_config::resource::{InterfaceName, WorkloadEndpoint};
+use tortie_config::key::EndpointKey;
+use tortie_config::resource::InterfaceName;
 use tortie_net::Cidr;
 
 use super::config::Settings;
@@ -14,9 +14,11 @@ use super::error::KurmaError;
 use super::host::{HostAccess, open_host};
 use crate::plugins::attach::{
     Absent, AttachRequest, Attachment, DetachRequest, LinkSpec, ProfileChoice, allocate, attach, detach,
-    host_interface, preflight, ready,
+    host_interface, may_remove, preflight, ready, stored_endpoints, writer,
 };
-use crate::plugins::cni::{Address, CniResult, EnvArgs, Ip, NETWORK_LABEL, Route, Version, address_requests};
+use crate::plugins::cni::{
+    Address, CniResult, EnvArgs, Ip, NETWORK_LABEL, PoolNames, Route, Version, address_requests,
+};
 use tortie_engine::ipam::{AllocationRequest, Ipam};
 use tortie_kernel::container::{self, ContainerNetError, Namespace};
 use tortie_store::{Store, StoreError};
@@ -122,13 +124,14 @@ async fn give(
     let handle = handle(settings, &container.uuid);
     // Releases addresses that a killed call may have left.
     ipam.release_handle(&handle).await?;
-    let now = jiff::Timestamp::now().to_string();
+    let names = PoolNames::read(&*open_host.store).await?;
+    let now = writer(&*open_host.store).await?.attribute_time(jiff::Timestamp::now());
     let attributes = json!({
         "node": settings.node, "timestamp": now, "network": settings.config.name, "orchestrator": ORCHESTRATOR
     });
     let request = AllocationRequest {
         host: settings.node.clone(),
-        addresses: address_requests(&settings.config, &EnvArgs::default())?
+        addresses: address_requests(&settings.config, &EnvArgs::default(), &names)?
             .into_iter()
             .map(|request| request.want)
             .collect(),
@@ -216,6 +219,7 @@ async fn remove(open_host: &HostAccess, wanted: &AttachRequest) -> Result<(), Ku
 /// The path of its namespace is never opened, because the process id may belong to another container now.
 pub(super) async fn del(settings: &Settings, container: &Container) -> Result<(), KurmaError> {
     let open_host = open_host(settings, None).await?;
+    may_remove(&*open_host.store).await?;
     clear(settings, &open_host, &container.uuid, Some(&container.ifname)).await
 }
 
@@ -261,19 +265,13 @@ async fn interfaces(
     store: &dyn Store,
     uuid: &str,
 ) -> Result<(Vec<String>, Vec<String>), StoreError> {
-    let all = store.list(&[prefix::workloads_of(&settings.node)]).await?;
     let (mut ours, mut others) = (Vec::new(), Vec::new());
-    for entry in &all.entries {
-        let Ok(Key::Endpoint(EndpointKey::Workload { orchestrator, workload, endpoint, .. })) =
-            entry.key.parse::<Key>()
-        else {
-            continue;
-        };
+    for stored in stored_endpoints(store, &settings.node).await? {
+        let EndpointKey::Workload { orchestrator, workload, endpoint, .. } = stored.key else { continue };
         if orchestrator != ORCHESTRATOR || workload != uuid {
             continue;
         }
-        let network = WorkloadEndpoint::parse(&entry.value).ok();
-        let network = network.and_then(|endpoint| endpoint.labels.get(NETWORK_LABEL).cloned());
+        let network = stored.endpoint.ok().and_then(|endpoint| endpoint.labels.get(NETWORK_LABEL).cloned());
         match network {
             Some(network) if network != settings.config.name => others.push(endpoint),
             _ => ours.push(endpoint),

@@ -16,7 +16,7 @@ use super::config::Settings;
 use super::error::KurmaError;
 use crate::plugins::attach::AgentClient;
 use crate::plugins::cni::store_options;
-use tortie_store::{Store, StoreUrl};
+use tortie_store::{Purpose, Store, StoreUrl};
 
 /// Root of the host's files, for a process that shares its process ids.
 const HOST_ROOT: &str = "/proc/1/root";
@@ -39,7 +39,10 @@ pub(super) async fn open_host(settings: &Settings, netns: Option<&Path>) -> Resu
     let open = netns.and_then(|path| File::open(path).ok());
     let config = &settings.config;
     let configured = || store_options(config.datastore.as_ref(), |name| std::env::var_os(name));
-    let mut options = settings.store.clone().unwrap_or_else(configured);
+    let mut options = match settings.store.clone() {
+        Some(options) => options,
+        None => configured().map_err(|error| KurmaError(error.to_string()))?,
+    };
     let mut entered = false;
     if let StoreUrl::Sqlite(path) = options.url.parse()? {
         let on_host = below_host(&path).filter(|_| other_root());
@@ -66,7 +69,7 @@ pub(super) async fn open_host(settings: &Settings, netns: Option<&Path>) -> Resu
     let store = tortie_store::open(&options)
         .await
         .map_err(|error| KurmaError(format!("the data model at {} cannot be used: {error}", options.url)))?;
-    store.may_write().await?;
+    store.may_write(Purpose::Kurma).await?;
     let socket = config.socket.clone().or_else(|| std::env::var_os("TORTIE_SOCKET").map(PathBuf::from));
     let mut socket = socket.unwrap_or_else(|| SOCKET.into());
     if !entered && !socket.exists() && other_root() {

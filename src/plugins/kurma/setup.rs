@@ -3,18 +3,25 @@
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
 
-use tortie_config::key::{EndpointKey, Key, Scope, prefix};
+use tortie_config::Dialect;
+use tortie_config::calico3::{Kind, ObjectKey};
+use tortie_config::key::{EndpointKey, Key, Scope};
 use tortie_config::resource::{Resource, WorkloadEndpoint};
 
 use super::calls::{self, LEFTOVER_GRACE, ORCHESTRATOR, handle, tables};
 use super::config::Settings;
 use super::error::KurmaError;
 use super::host::{HostAccess, open_host};
-use crate::plugins::attach::ready;
+use crate::plugins::attach::{ready, stored_endpoints};
 use crate::plugins::cni::NETWORK_LABEL;
 use tortie_engine::ipam::{Ipam, Keyspace};
+use tortie_engine::model::projected;
+use tortie_engine::writer::StoredEndpoint;
 use tortie_kernel::container;
 use tortie_store::{Op, Outcome, Store, Txn};
+
+/// Setting with the beginnings of the names of interfaces that the agent manages.
+const INTERFACE_PREFIX: &str = "InterfacePrefix";
 
 /// Checks the store by a read and a write, and the settings and the kernel by reads, then removes leftovers.
 pub(super) async fn setup(settings: &Settings) -> Result<(), KurmaError> {
@@ -59,22 +66,46 @@ async fn write(settings: &Settings, store: &dyn Store) -> Result<(), KurmaError>
 /// rules.
 async fn prefixes(settings: &Settings, store: &dyn Store) -> Result<(), KurmaError> {
     let prefix = &settings.config.interface_prefix;
-    let name = "InterfacePrefix";
-    let mut list = "cali".to_owned();
-    for scope in [Scope::Host(settings.node.clone()), Scope::Global] {
-        if let Some(found) = store.get(&Key::Setting(scope, name.to_owned()).to_string()).await? {
-            list = String::from_utf8_lossy(&found.value).trim().to_owned();
-            break;
+    let dialect = store.dialect().await?;
+    let keys = prefix_settings(&settings.node);
+    let found = match dialect {
+        Dialect::V1 => {
+            let texts = keys.map(|key| key.to_string());
+            store.get_many(&texts).await?.into_iter().flatten().next()
         }
-    }
+        Dialect::V3 => {
+            let objects = [
+                ObjectKey::prefix_of(Kind::FelixConfiguration),
+                ObjectKey::global(Kind::Node, &settings.node).to_string(),
+            ];
+            let entries = projected(&settings.node, &store.list(&objects).await?).entries;
+            let of = |key: &Key| entries.iter().find(|entry| entry.key == key.to_string());
+            keys.iter().find_map(of).cloned()
+        }
+    };
+    let list = found.map_or_else(|| b"cali".to_vec(), |found| found.value);
+    let list = String::from_utf8_lossy(&list).trim().to_owned();
     if list.split(',').map(str::trim).any(|known| !known.is_empty() && prefix.starts_with(known)) {
         return Ok(());
     }
+    let next_step = match dialect {
+        Dialect::V1 => {
+            let key = Key::Setting(Scope::Global, INTERFACE_PREFIX.to_owned());
+            format!("run `tortie store put {key} {list},{prefix}`")
+        }
+        Dialect::V3 => {
+            format!("set `interfacePrefix` of the FelixConfiguration `default` to `{list},{prefix}`")
+        }
+    };
     Err(KurmaError(format!(
-        "`interface_prefix` is {prefix}, and the agent manages interfaces that begin with {list}: run \
-         `tortie store put {} {list},{prefix}`",
-        Key::Setting(Scope::Global, name.to_owned())
+        "`interface_prefix` is {prefix}, and the agent manages interfaces that begin with {list}: {next_step}"
     )))
+}
+
+/// Returns the keys of the setting in the v1 model, the one of the host first.
+fn prefix_settings(node: &str) -> [Key; 2] {
+    [Scope::Host(node.to_owned()), Scope::Global]
+        .map(|scope| Key::Setting(scope, INTERFACE_PREFIX.to_owned()))
 }
 
 /// Removes what killed calls, and containers that ended while no daemon ran, left of this network on this
@@ -145,16 +176,13 @@ type Endpoint = (String, String, WorkloadEndpoint);
 
 /// Returns Kurma's endpoints on this host: container, interface, value.
 async fn all_endpoints(settings: &Settings, store: &dyn Store) -> Result<Vec<Endpoint>, KurmaError> {
-    let all = store.list(&[prefix::workloads_of(&settings.node)]).await?;
-    let read = |entry: &tortie_store::KeyValue| match entry.key.parse::<Key>() {
-        Ok(Key::Endpoint(EndpointKey::Workload { orchestrator, workload, endpoint, .. }))
-            if orchestrator == ORCHESTRATOR =>
-        {
-            Some((workload, endpoint, WorkloadEndpoint::parse(&entry.value).ok()?))
+    let read = |stored: StoredEndpoint| match stored.key {
+        EndpointKey::Workload { orchestrator, workload, endpoint, .. } if orchestrator == ORCHESTRATOR => {
+            Some((workload, endpoint, stored.endpoint.ok()?))
         }
         _ => None,
     };
-    Ok(all.entries.iter().filter_map(read).collect())
+    Ok(stored_endpoints(store, &settings.node).await?.into_iter().filter_map(read).collect())
 }
 
 /// Returns Kurma's endpoints of this network on this host.
@@ -169,7 +197,7 @@ async fn endpoints(
 
 /// Returns the handles of this network's addresses in this host's own blocks.
 async fn handles(settings: &Settings, store: &dyn Store) -> Result<BTreeSet<String>, KurmaError> {
-    let space = Keyspace::Global;
+    let space = Keyspace::of(store.dialect().await?);
     let mut found = BTreeSet::new();
     for entry in store.list(&[space.affinities(&settings.node)]).await?.entries {
         let Ok(Key::Affinity { block, .. }) = entry.key.parse::<Key>() else { continue };

@@ -4,9 +4,11 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use tortie_config::Dialect;
 use tortie_kernel::container::Namespace;
 
 use crate::cni::rig::{Answer, Container, Host, addr, reaches};
+use crate::common::hosts::PATIENCE;
 use crate::common::netns::{ip, try_ip};
 
 fn add_and_remove(host: &mut Host) {
@@ -35,13 +37,19 @@ fn add_and_remove(host: &mut Host) {
         let text = keys.get(key).unwrap_or_else(|| panic!("no {key}: {:?}", keys.keys()));
         serde_json::from_str(text.as_str().unwrap()).unwrap()
     };
-    let endpoint = value(&format!("/calico/v1/host/h1/workload/cni/{id}/endpoint/eth0"));
-    assert_eq!(endpoint["ipv4_nets"], json!([format!("{v4}/32")]));
-    assert_eq!(endpoint["ipv4_gateway"], "169.254.1.1");
-    assert!(endpoint["ipv6_gateway"].as_str().unwrap().starts_with("fe80:"));
-    assert_eq!(endpoint["profile_ids"], json!(["net"]));
-    assert_eq!(endpoint["labels"], json!({"app": "web", "tortie/network": "net"}));
-    assert_eq!(value("/calico/v1/policy/profile/net/tags"), json!(["net"]));
+    let endpoint = value(&host.endpoint_key("cni", &id, "eth0"));
+    match host.dialect {
+        Dialect::V1 => {
+            assert_eq!(endpoint["ipv4_nets"], json!([format!("{v4}/32")]));
+            assert_eq!(endpoint["ipv4_gateway"], "169.254.1.1");
+            assert!(endpoint["ipv6_gateway"].as_str().unwrap().starts_with("fe80:"));
+            assert_eq!(endpoint["profile_ids"], json!(["net"]));
+            assert_eq!(endpoint["labels"], json!({"app": "web", "tortie/network": "net"}));
+            assert_eq!(value("/calico/v1/policy/profile/net/tags"), json!(["net"]));
+        }
+        Dialect::V3 => as_calico_writes_it(&endpoint, &id, &[format!("{v4}/32"), format!("{v6}/128")]),
+    }
+    assert_eq!(keys.keys().any(|key| key.starts_with("/calico/v1/")), host.dialect == Dialect::V1);
     assert!(keys.contains_key(&format!("/calico/ipam/v2/handle/net.{id}")), "{:?}", keys.keys());
     assert!(container.ip("link show eth0").contains("mtu 1400"));
     // A second ADD of the same interface is an error and changes nothing.
@@ -72,6 +80,27 @@ fn add_and_remove(host: &mut Host) {
     assert_eq!(host.traces(), before);
 }
 
+/// Checks an object of orchestrator `cni` against what Calico's own plugin writes.
+fn as_calico_writes_it(endpoint: &Value, id: &str, nets: &[String]) {
+    assert_eq!(
+        endpoint["spec"],
+        json!({
+            "orchestrator": "cni", "node": "h1", "containerID": id, "endpoint": "eth0", "ipNetworks": nets,
+            "profiles": ["net"], "interfaceName": format!("cali{}", &id[..11]), "mac": "c2:11:22:33:44:55",
+        })
+    );
+    assert_eq!(
+        endpoint["metadata"]["labels"],
+        json!({
+            "app": "web", "tortie/network": "net", "projectcalico.org/namespace": "default",
+            "projectcalico.org/orchestrator": "cni",
+        })
+    );
+    for member in ["uid", "creationTimestamp"] {
+        assert!(endpoint["metadata"][member].as_str().is_some_and(|text| !text.is_empty()), "{endpoint}");
+    }
+}
+
 /// Runs `CHECK` after each kind of damage.
 fn checks(host: &Host, container: &Container, config: &Value, result: &Value) {
     let mut config = config.clone();
@@ -83,7 +112,8 @@ fn checks(host: &Host, container: &Container, config: &Value, result: &Value) {
     assert!(good.ok && good.stdout.is_empty(), "{good:?}");
     let v4 = addr(result);
     let id = container.id();
-    let key = format!("/calico/v1/host/h1/workload/cni/{id}/endpoint/eth0");
+    let key = host.endpoint_key("cni", &id, "eth0");
+    let nets = if host.dialect == Dialect::V1 { "ipv4_nets" } else { "ipNetworks" };
     let found = |answer: &Answer, part: &str| {
         let (code, text) = answer.refused();
         assert!(code == 104 && text.contains(part), "{code} {text}: not {part}");
@@ -98,7 +128,7 @@ fn checks(host: &Host, container: &Container, config: &Value, result: &Value) {
     container.ip("route add default via 169.254.1.1 dev eth0");
     let endpoint = host.keys()[&key].as_str().unwrap().to_owned();
     host.put(&key, &endpoint.replace(&v4, "10.65.9.9"));
-    found(&check(&config), "ipv4_nets");
+    found(&check(&config), nets);
     host.rm(&key);
     found(&check(&config), &key);
     host.put(&key, &endpoint);
@@ -112,19 +142,19 @@ fn checks(host: &Host, container: &Container, config: &Value, result: &Value) {
         if good.ok {
             break;
         }
-        assert!(begun.elapsed() < Duration::from_secs(10), "{good:?}");
+        assert!(begun.elapsed() < PATIENCE, "{good:?}");
         std::thread::sleep(Duration::from_millis(50));
     }
 }
 
 #[test]
 fn a_container_comes_and_goes() {
-    Host::with_agent(add_and_remove);
+    Host::with_agent_in_both(add_and_remove);
 }
 
 #[test]
 fn every_version_has_its_form_and_further_interfaces_their_own_addresses() {
-    Host::without_agent(|host| {
+    Host::without_agent_in_both(|host| {
         for version in ["0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"] {
             let container = Container::new();
             let config = host.config(json!({ "cniVersion": version }));
@@ -167,7 +197,7 @@ fn every_version_has_its_form_and_further_interfaces_their_own_addresses() {
 
 #[test]
 fn a_pod_of_the_same_name_survives_the_late_del_of_the_old_one() {
-    Host::without_agent(|host| {
+    Host::without_agent_in_both(|host| {
         let args = "K8S_POD_UID=7;K8S_POD_NAME=web-0;IgnoreUnknown=1;K8S_POD_NAMESPACE=prod";
         let config = host.config(json!({}));
         let (old, new) = (Container::new(), Container::new());
@@ -177,12 +207,21 @@ fn a_pod_of_the_same_name_survives_the_late_del_of_the_old_one() {
         call("ADD", &old, args);
         let result = call("ADD", &new, args);
         call("DEL", &old, args);
-        let key = "/calico/v1/host/h1/workload/k8s/prod.web-0/endpoint/eth0";
+        let key = host.endpoint_key("k8s", "prod.web-0", "eth0");
+        assert_eq!(host.member(&key, "active_instance_id", "containerID"), new.id());
+        assert_eq!(host.member(&key, "ipv4_nets", "ipNetworks"), json!([format!("{}/32", addr(&result))]));
         let keys = host.keys();
-        let endpoint: Value = serde_json::from_str(keys[key].as_str().unwrap()).unwrap();
-        assert_eq!(endpoint["active_instance_id"], new.id());
-        assert_eq!(endpoint["ipv4_nets"], json!([format!("{}/32", addr(&result))]));
-        assert_eq!(endpoint["labels"]["calico/k8s_ns"], "prod");
+        let endpoint: Value = serde_json::from_str(keys[&key].as_str().unwrap()).unwrap();
+        match host.dialect {
+            Dialect::V1 => assert_eq!(endpoint["labels"]["calico/k8s_ns"], "prod"),
+            Dialect::V3 => assert_eq!(
+                endpoint["metadata"]["labels"],
+                json!({
+                    "tortie/network": "net", "projectcalico.org/namespace": "prod",
+                    "projectcalico.org/orchestrator": "k8s",
+                })
+            ),
+        }
         assert!(new.ip("address show eth0").contains(&addr(&result)));
         assert!(!keys.contains_key(&format!("/calico/ipam/v2/handle/net.{}", old.id())));
         // The last DEL of a runtime that no longer knows the pod's name.
@@ -193,7 +232,7 @@ fn a_pod_of_the_same_name_survives_the_late_del_of_the_old_one() {
 
 #[test]
 fn what_is_not_listed_is_collected_and_status_reports() {
-    Host::with_agent(|host| {
+    Host::with_agent_in_both(|host| {
         let mut config = host.config(json!({ "cniVersion": "1.1.0" }));
         let other = host.config(json!({ "cniVersion": "1.1.0", "name": "net.other" }));
         let call = |host: &Host, command: &str, config: &Value| {
@@ -229,7 +268,7 @@ fn what_is_not_listed_is_collected_and_status_reports() {
         assert!(answer.refused().1.contains("IPv4"), "{answer:?}");
         config["ipam"] = json!({"assign_ipv4": false, "assign_ipv6": true});
         call(host, "STATUS", &config).done();
-        host.put("/calico/v1/Ready", "false");
+        host.ready(false);
         assert_eq!(call(host, "STATUS", &config).refused().0, 50);
         let frozen = host.command("tortie-cni", "ADD", kept, &config, "");
         assert_eq!(frozen.refused().0, 11, "{frozen:?}");
@@ -238,7 +277,7 @@ fn what_is_not_listed_is_collected_and_status_reports() {
 
 #[test]
 fn status_says_no_while_no_address_is_left() {
-    Host::without_agent(|host| {
+    Host::without_agent_in_both(|host| {
         host.pool("10.99.0.0/30", json!({"cidr": "10.99.0.0/30", "blockSize": 30}));
         let ipam = json!({"type": "tortie-ipam", "ipv4_pools": ["10.99.0.0/30"]});
         let config = host.config(json!({ "cniVersion": "1.1.0", "ipam": ipam }));
@@ -267,7 +306,7 @@ fn status_says_no_while_no_address_is_left() {
 
 #[test]
 fn ranges_ports_and_asked_addresses() {
-    Host::with_agent(|host| {
+    Host::with_agent_in_both(|host| {
         let container = Container::new();
         let ranges = json!([
             [{"subnet": "192.0.2.0/24"}, {"subnet": "10.65.7.0/24", "rangeStart": "10.65.7.9", "rangeEnd": "10.65.7.10", "gateway": "10.65.7.9"}],
@@ -286,7 +325,7 @@ fn ranges_ports_and_asked_addresses() {
         let listener = netns.run(|| TcpListener::bind("0.0.0.0:80").unwrap()).unwrap();
         ip("address add 198.51.100.1/32 dev lo");
         let to: SocketAddr = "198.51.100.1:8080".parse().unwrap();
-        TcpStream::connect_timeout(&to, Duration::from_secs(5)).unwrap();
+        TcpStream::connect_timeout(&to, Duration::from_secs(20)).unwrap();
         drop(listener);
         host.del(&container, &config);
         assert!(TcpStream::connect_timeout(&to, Duration::from_millis(300)).is_err());

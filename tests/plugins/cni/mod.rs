@@ -2,9 +2,10 @@
 //! code, in namespaces, with a real agent.
 //!
 //! ```text
-//!   rig: a host namespace with store and agent; container namespaces ── life, names, wrong, chain, ipam
+//!   rig: a host namespace with store and agent; container namespaces ── life, names, wrong, chain, ipam, calico3
 //! ```
 
+mod calico3;
 mod chain;
 mod ipam;
 mod life;

@@ -46,6 +46,7 @@ const OTHERS: &[(&str, &[&str])] = &[
     ("lab exec", &["command", "node"]),
     ("log level", &["rule"]),
     ("migrate adopt", &["agent_with", "stop_with", "unit"]),
+    ("migrate data", &["to"]),
     ("migrate plan", &["agent_with", "stop_with", "unit"]),
     ("migrate rollback", &["start_with"]),
     ("monitor", &["peer", "prefix"]),
@@ -60,13 +61,15 @@ const OTHERS: &[(&str, &[&str])] = &[
     ("selector eval", &["expression", "labels"]),
     ("selector match", &["expression"]),
     ("store get", &["key"]),
+    ("store key", &["key"]),
     ("store ls", &["prefix"]),
+    ("store name workload-endpoint", &["container_id", "endpoint", "orchestrator", "pod", "workload"]),
     ("store put", &["key", "value"]),
     ("store rm", &["key"]),
     ("store watch", &["prefix"]),
     ("why packet", &["icmp", "proto"]),
     ("why peer", &["name"]),
-    ("why route", &["prefix", "to"]),
+    ("why route", &["from", "prefix", "route", "to"]),
 ];
 
 /// Commands that print endpoints without taking one: their words, and true if they name each endpoint.
@@ -227,7 +230,7 @@ fn names_that_people_use_find_the_endpoint_in_every_command_and_are_printed() {
         let (_containers, called) = containers(host);
         let begun = std::time::Instant::now();
         while !String::from_utf8_lossy(&host.run(&["endpoint", "list"]).stdout).contains("shop") {
-            assert!(begun.elapsed() < std::time::Duration::from_secs(10), "the agent follows the store");
+            assert!(begun.elapsed() < crate::common::hosts::PATIENCE, "the agent follows the store");
             std::thread::sleep(std::time::Duration::from_millis(50));
         }
         let (mut wrong, mut runs) = (Vec::new(), 0);

@@ -10,6 +10,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use tortie_config::Dialect;
+
+use crate::common::calico3;
 use crate::common::netns::{in_netns, ip, try_ip};
 
 pub(crate) const TORTIE: &str = env!("CARGO_BIN_EXE_tortie");
@@ -20,6 +23,8 @@ pub(crate) const POOL6: &str = "fd00:65::/64";
 pub(crate) struct Host {
     pub(crate) dir: tempfile::TempDir,
     agent: Option<Child>,
+    pub(crate) dialect: Dialect,
+    store: String,
 }
 
 impl Drop for Host {
@@ -111,21 +116,46 @@ impl Answer {
 }
 
 impl Host {
-    /// Runs a test on a host with both pools and a running agent.
+    /// Runs a test on a host with both pools and a running agent, on a store of the v1 model.
     pub(crate) fn with_agent(body: impl FnOnce(&mut Self) + Send + 'static) {
+        Self::with_agent_in(Dialect::V1, body);
+    }
+
+    /// Runs a test on a host with both pools and a running agent.
+    pub(crate) fn with_agent_in(dialect: Dialect, body: impl FnOnce(&mut Self) + Send + 'static) {
         in_netns(move || {
-            let mut host = Self::new();
-            host.start_agent();
+            let mut host = Self::new(dialect, None);
+            if dialect == Dialect::V1 || tortie_store::Purpose::Agent.writes_calico_3() {
+                host.start_agent();
+            }
             body(&mut host);
         });
     }
 
-    /// Runs a test on a host without an agent; plugins work without it.
-    pub(crate) fn without_agent(body: impl FnOnce(&mut Self) + Send + 'static) {
-        in_netns(move || body(&mut Self::new()));
+    /// Runs a test with a running agent on a store of each model.
+    pub(crate) fn with_agent_in_both(body: fn(&mut Self)) {
+        Self::with_agent_in(Dialect::V1, body);
+        Self::with_agent_in(Dialect::V3, body);
     }
 
-    fn new() -> Self {
+    /// Runs a test on a host without an agent; plugins work without it.
+    pub(crate) fn without_agent(body: impl FnOnce(&mut Self) + Send + 'static) {
+        in_netns(move || body(&mut Self::new(Dialect::V1, None)));
+    }
+
+    /// Runs a test without an agent on a store of each model.
+    pub(crate) fn without_agent_in_both(body: fn(&mut Self)) {
+        for dialect in [Dialect::V1, Dialect::V3] {
+            in_netns(move || body(&mut Self::new(dialect, None)));
+        }
+    }
+
+    /// Runs a test in the namespace of this thread, without an agent, on a store of the caller or its own.
+    pub(crate) fn on_store(dialect: Dialect, url: Option<String>, body: fn(&mut Self)) {
+        body(&mut Self::new(dialect, url));
+    }
+
+    fn new(dialect: Dialect, store: Option<String>) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let bin = dir.path().join("bin");
         std::fs::create_dir(&bin).unwrap();
@@ -135,20 +165,30 @@ impl Host {
         // Source addresses of the host's own packets.
         ip("address add 192.0.2.1/32 dev lo");
         ip("address add 2001:db8::1/128 dev lo");
-        let this = Self { dir, agent: None };
+        let store = store.unwrap_or_else(|| format!("sqlite:{}", dir.path().join("store.db").display()));
+        let this = Self { dir, agent: None, dialect, store };
+        if dialect == Dialect::V3 {
+            for (key, value) in [calico3::cluster_information(true), calico3::node("h1", "192.0.2.1/24")] {
+                this.put(&key, &value);
+            }
+        }
         this.pool(POOL, json!({ "cidr": POOL }));
         this.pool(POOL6, json!({ "cidr": POOL6 }));
         this
     }
 
     pub(crate) fn pool(&self, cidr: &str, value: Value) {
+        if self.dialect == Dialect::V3 {
+            let (key, value) = calico3::pool(cidr, &value);
+            return self.put(&key, &value);
+        }
         let family = if cidr.contains(':') { "v6" } else { "v4" };
         let key = format!("/calico/v1/ipam/{family}/pool/{}", cidr.replace('/', "-"));
         self.put(&key, &value.to_string());
     }
 
     pub(crate) fn store(&self) -> String {
-        format!("sqlite:{}", self.path("store.db"))
+        self.store.clone()
     }
 
     pub(crate) fn path(&self, name: &str) -> String {
@@ -167,13 +207,50 @@ impl Host {
     }
 
     pub(crate) fn put(&self, key: &str, value: &str) {
-        let output = self.run(&["store", "put", key, value]);
+        let output = self.run(&["store", "put", "--raw", key, value]);
         assert!(output.status.success(), "{output:?}");
     }
 
     pub(crate) fn rm(&self, key: &str) {
         let output = self.run(&["store", "rm", key]);
         assert!(output.status.success(), "{output:?}");
+    }
+
+    /// Freezes the data model, or ends that.
+    pub(crate) fn ready(&self, is_ready: bool) {
+        match self.dialect {
+            Dialect::V1 => self.put("/calico/v1/Ready", if is_ready { "true" } else { "false" }),
+            Dialect::V3 => {
+                let (key, value) = calico3::cluster_information(is_ready);
+                self.put(&key, &value);
+            }
+        }
+    }
+
+    /// Returns the key of an endpoint; the workload of a pod is `NAMESPACE.POD`.
+    pub(crate) fn endpoint_key(&self, orchestrator: &str, workload: &str, ifname: &str) -> String {
+        match self.dialect {
+            Dialect::V1 => format!("/calico/v1/host/h1/workload/{orchestrator}/{workload}/endpoint/{ifname}"),
+            Dialect::V3 => {
+                let (namespace, workload) = match orchestrator {
+                    "k8s" => workload.split_once('.').unwrap(),
+                    _ => ("default", workload),
+                };
+                let parts = ["h1", orchestrator, workload, ifname].map(|part| part.replace('-', "--"));
+                calico3::key("WorkloadEndpoint", &format!("{namespace}/{}", parts.join("-")))
+            }
+        }
+    }
+
+    /// Returns a member of an endpoint: that of v1, or that of an object's `spec`.
+    pub(crate) fn member(&self, key: &str, v1: &str, v3: &str) -> Value {
+        let keys = self.keys();
+        let text = keys.get(key).unwrap_or_else(|| panic!("no {key}: {:?}", keys.keys()));
+        let value: Value = serde_json::from_str(text.as_str().unwrap()).unwrap();
+        match self.dialect {
+            Dialect::V1 => value[v1].clone(),
+            Dialect::V3 => value["spec"][v3].clone(),
+        }
     }
 
     pub(crate) fn start_agent(&mut self) {
@@ -217,8 +294,9 @@ impl Host {
 
     /// Returns leftovers of plugins: endpoints, handles, interfaces, tables of port mappings.
     pub(crate) fn traces(&self) -> Vec<String> {
-        let keys =
-            self.keys().into_keys().filter(|key| key.contains("/workload/") || key.contains("/handle/"));
+        let keys = self.keys().into_keys().filter(|key| {
+            ["/workload/", "/workloadendpoints/", "/handle/"].iter().any(|part| key.contains(part))
+        });
         let links =
             ip("-o link show").lines().map(str::to_owned).filter(|l| l.contains("cali")).collect::<Vec<_>>();
         keys.filter(|key| !key.contains("tortie-gateway")).chain(links).collect()
@@ -326,7 +404,7 @@ pub(crate) fn ping() -> PathBuf {
 /// True if this host reaches an address.
 pub(crate) fn reaches(addr: &str) -> bool {
     let begin = Instant::now();
-    while begin.elapsed() < Duration::from_secs(5) {
+    while begin.elapsed() < Duration::from_secs(30) {
         let ping = Command::new(ping()).args(["-c1", "-W1", "-q", addr]).stdout(Stdio::null()).status();
         if ping.expect("ping is installed").success() {
             return true;

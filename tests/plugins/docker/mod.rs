@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 
 use rig::{IPAM, NETWORK, Rig, refusal};
 use serde_json::json;
+use tortie_config::Dialect;
 
 const POOL: &str = "10.65.0.0/16";
 const LOCAL: &str = "172.30.1.0/24";
@@ -99,49 +100,52 @@ fn the_space_is_the_only_mandatory_field() {
 
 #[test]
 fn pools_of_the_global_space_are_those_of_the_data_model() {
-    let rig = Rig::sqlite();
-    assert_eq!(rig.pool("global", POOL), "global/10.65.0.0/16");
-    for pool in ["192.0.2.0/24", "10.65.1.0/24", "10.0.0.0/8", "10.66.0.0/16"] {
-        let says = refusal(&rig.try_pool("global", pool, "", false));
-        assert!(says.contains(pool) && says.contains("its pools are 10.65.0.0/16"), "{says}");
+    for rig in [Dialect::V1, Dialect::V3].map(Rig::sqlite_in) {
+        assert_eq!(rig.pool("global", POOL), "global/10.65.0.0/16");
+        for pool in ["192.0.2.0/24", "10.65.1.0/24", "10.0.0.0/8", "10.66.0.0/16"] {
+            let says = refusal(&rig.try_pool("global", pool, "", false));
+            assert!(says.contains(pool) && says.contains("its pools are 10.65.0.0/16"), "{says}");
+        }
+        assert!(rig.held().is_empty());
     }
-    assert!(rig.held().is_empty());
 }
 
 #[test]
 fn a_sub_pool_needs_its_pool_and_lies_in_it() {
-    let rig = Rig::sqlite();
-    assert!(refusal(&rig.try_pool("default", "", "10.65.3.0/24", false)).contains("--subnet"));
-    assert!(refusal(&rig.try_pool("default", POOL, "10.66.0.0/24", false)).contains("no part"));
-    assert!(rig.remembered().is_empty());
-    let (_, text) = rig.try_pool("default", POOL, "10.65.3.0/30", false);
-    assert!(text.contains(r#""PoolID":"global/10.65.0.0/16/10.65.3.0/30""#), "{text}");
-    let id = "global/10.65.0.0/16/10.65.3.0/30";
-    let got: BTreeSet<String> = (0..4).map(|_| rig.address(id, "")).collect();
-    let expected = ["10.65.3.0/16", "10.65.3.1/16", "10.65.3.2/16", "10.65.3.3/16"].map(str::to_owned);
-    assert_eq!(got, BTreeSet::from(expected));
-    assert!(rig.try_address(id, "", false).unwrap_err().contains("free"), "the sub-pool is full");
-    // Gateway and auxiliary addresses must only be inside the master pool.
-    assert_eq!(rig.gateway(id, "10.65.9.9"), "10.65.9.9/16");
+    for rig in [Dialect::V1, Dialect::V3].map(Rig::sqlite_in) {
+        assert!(refusal(&rig.try_pool("default", "", "10.65.3.0/24", false)).contains("--subnet"));
+        assert!(refusal(&rig.try_pool("default", POOL, "10.66.0.0/24", false)).contains("no part"));
+        assert!(rig.remembered().is_empty());
+        let (_, text) = rig.try_pool("default", POOL, "10.65.3.0/30", false);
+        assert!(text.contains(r#""PoolID":"global/10.65.0.0/16/10.65.3.0/30""#), "{text}");
+        let id = "global/10.65.0.0/16/10.65.3.0/30";
+        let got: BTreeSet<String> = (0..4).map(|_| rig.address(id, "")).collect();
+        let expected = ["10.65.3.0/16", "10.65.3.1/16", "10.65.3.2/16", "10.65.3.3/16"].map(str::to_owned);
+        assert_eq!(got, BTreeSet::from(expected));
+        assert!(rig.try_address(id, "", false).unwrap_err().contains("free"), "the sub-pool is full");
+        // Gateway and auxiliary addresses must only be inside the master pool.
+        assert_eq!(rig.gateway(id, "10.65.9.9"), "10.65.9.9/16");
+    }
 }
 
 #[test]
 fn self_chosen_pools_are_of_the_family_that_is_asked_for() {
-    let rig = Rig::sqlite();
-    let chosen = |space: &str, v6: bool| rig.try_pool(space, "", "", v6).1;
-    assert!(chosen("default", false).contains(r#""PoolID":"global/0.0.0.0/0","Pool":"0.0.0.0/0""#));
-    assert!(chosen("default", true).contains(r#""PoolID":"global/::/0","Pool":"::/0""#));
-    assert!(rig.address("global/0.0.0.0/0", "").starts_with("10.65."));
-    assert!(rig.address("global/::/0", "").starts_with("fd00:65:"));
-    // A pool of this host only: a different one each time, since dockerd repeats the request while it
-    // overlaps with a visible network.
-    let (a, b) = (rig.pool("local", ""), rig.pool("local", ""));
-    assert!(a.starts_with("local/172.") && a.ends_with("/24") && a != b, "{a} {b}");
-    assert!(chosen("local", true).contains("local/fd"));
-    // 0.0.0.0/0 comes with a gateway in its data, so that dockerd requests one only in a replay.
-    assert!(chosen("default", false).contains(r#""Data":{"com.docker.network.gateway":"0.0.0.0/0"}"#));
-    assert_eq!(rig.gateway("global/0.0.0.0/0", "0.0.0.0"), "0.0.0.0/0");
-    rig.release("global/0.0.0.0/0", "0.0.0.0");
+    for rig in [Dialect::V1, Dialect::V3].map(Rig::sqlite_in) {
+        let chosen = |space: &str, v6: bool| rig.try_pool(space, "", "", v6).1;
+        assert!(chosen("default", false).contains(r#""PoolID":"global/0.0.0.0/0","Pool":"0.0.0.0/0""#));
+        assert!(chosen("default", true).contains(r#""PoolID":"global/::/0","Pool":"::/0""#));
+        assert!(rig.address("global/0.0.0.0/0", "").starts_with("10.65."));
+        assert!(rig.address("global/::/0", "").starts_with("fd00:65:"));
+        // A pool of this host only: a different one each time, since dockerd repeats the request while it
+        // overlaps with a visible network.
+        let (a, b) = (rig.pool("local", ""), rig.pool("local", ""));
+        assert!(a.starts_with("local/172.") && a.ends_with("/24") && a != b, "{a} {b}");
+        assert!(chosen("local", true).contains("local/fd"));
+        // 0.0.0.0/0 comes with a gateway in its data, so that dockerd requests one only in a replay.
+        assert!(chosen("default", false).contains(r#""Data":{"com.docker.network.gateway":"0.0.0.0/0"}"#));
+        assert_eq!(rig.gateway("global/0.0.0.0/0", "0.0.0.0"), "0.0.0.0/0");
+        rig.release("global/0.0.0.0/0", "0.0.0.0");
+    }
 }
 
 #[test]
@@ -228,16 +232,20 @@ fn life(rig: &mut Rig, pool: &str, crash: bool) {
 
 #[test]
 fn networks_come_and_go_in_dockerds_order() {
-    let mut rig = Rig::sqlite();
-    life(&mut rig, POOL, false);
-    life(&mut rig, LOCAL, false);
+    for dialect in [Dialect::V1, Dialect::V3] {
+        let mut rig = Rig::sqlite_in(dialect);
+        life(&mut rig, POOL, false);
+        life(&mut rig, LOCAL, false);
+    }
 }
 
 #[test]
 fn a_driver_that_is_killed_between_any_two_calls_loses_nothing() {
-    let mut rig = Rig::sqlite();
-    life(&mut rig, POOL, true);
-    life(&mut rig, LOCAL, true);
+    for dialect in [Dialect::V1, Dialect::V3] {
+        let mut rig = Rig::sqlite_in(dialect);
+        life(&mut rig, POOL, true);
+        life(&mut rig, LOCAL, true);
+    }
 }
 
 #[cfg(feature = "etcd")]
@@ -245,9 +253,14 @@ fn a_driver_that_is_killed_between_any_two_calls_loses_nothing() {
 fn etcd_serves_as_well() {
     use crate::common::etcd::{Cluster, Security};
     let Some(cluster) = Cluster::start(1, Security::Plain) else { return };
-    let mut rig = Rig::on(tempfile::tempdir().unwrap(), cluster.url());
+    let mut rig = Rig::on(Dialect::V1, tempfile::tempdir().unwrap(), cluster.url());
     life(&mut rig, POOL, true);
     life(&mut rig, LOCAL, false);
+    at_once(&rig);
+    drop(rig);
+    let Some(cluster) = Cluster::start(1, Security::Plain) else { return };
+    let mut rig = Rig::on(Dialect::V3, tempfile::tempdir().unwrap(), cluster.url());
+    life(&mut rig, POOL, false);
     at_once(&rig);
 }
 
@@ -447,15 +460,83 @@ fn a_network_of_our_driver_has_pools_of_the_data_model_and_addresses_that_stand_
 
 #[test]
 fn what_docker_keeps_free_is_no_leak() {
-    let rig = Rig::sqlite();
-    let id = rig.pool("default", POOL);
-    let gateway = rig.gateway(&id, "");
-    let aux = rig.address(&id, "10.65.9.9");
-    assert!(rig.findings().is_empty(), "{:?}", rig.findings());
-    for addr in [&gateway, &aux] {
-        rig.release(&id, addr);
+    for rig in [Dialect::V1, Dialect::V3].map(Rig::sqlite_in) {
+        let id = rig.pool("default", POOL);
+        let gateway = rig.gateway(&id, "");
+        let aux = rig.address(&id, "10.65.9.9");
+        assert!(rig.findings().is_empty(), "{:?}", rig.findings());
+        for addr in [&gateway, &aux] {
+            rig.release(&id, addr);
+        }
+        assert!(rig.findings().is_empty(), "{:?}", rig.findings());
     }
-    assert!(rig.findings().is_empty(), "{:?}", rig.findings());
+}
+
+/// Returns the containers' endpoints in the store.
+fn endpoints(rig: &Rig) -> Vec<String> {
+    rig.keys("/calico/").into_iter().filter(|key| key.contains("/workload")).collect()
+}
+
+/// `docker run` and its end, with the calls of dockerd. Its container never gets the interface, because no
+/// dockerd moves it.
+fn run_and_remove(rig: &Rig) {
+    let id = rig.pool("default", POOL);
+    let data = json!([{ "AddressSpace": "default", "Pool": POOL, "Gateway": "10.65.0.1/16" }]);
+    let network = json!({ "NetworkID": "n1", "Options": {}, "IPv4Data": data, "IPv6Data": [] });
+    rig.call(NETWORK, "NetworkDriver.CreateNetwork", &network.to_string());
+    let addr = rig.address(&id, "10.65.1.2");
+    assert_eq!(addr, "10.65.1.2/32");
+    let endpoint = json!({ "NetworkID": "n1", "EndpointID": "5eed", "Interface": { "Address": addr } });
+    let mac = rig.call(NETWORK, "NetworkDriver.CreateEndpoint", &endpoint.to_string());
+    let mac = mac["Interface"]["MacAddress"].clone();
+    let join = json!({ "NetworkID": "n1", "EndpointID": "5eed", "SandboxKey": "/run/docker/netns/none" });
+    let joined = rig.call(NETWORK, "NetworkDriver.Join", &join.to_string());
+    assert_eq!(joined["Gateway"], "169.254.1.1");
+    let [key] = &endpoints(rig)[..] else { panic!("{:?}", endpoints(rig)) };
+    match rig.dialect {
+        Dialect::V1 => assert_eq!(key, "/calico/v1/host/h1/workload/libnetwork/libnetwork/endpoint/5eed"),
+        Dialect::V3 => {
+            let name = "default/h1-libnetwork-libnetwork-5eed";
+            assert_eq!(*key, crate::common::calico3::key("WorkloadEndpoint", name));
+            let value = rig.value(key);
+            let interface = value["spec"]["interfaceName"].clone();
+            assert!(interface.as_str().unwrap().starts_with("cali"), "{value}");
+            assert_eq!(
+                value["spec"],
+                json!({
+                    "orchestrator": "libnetwork", "node": "h1", "workload": "libnetwork", "endpoint": "5eed",
+                    "ipNetworks": ["10.65.1.2/32"], "profiles": ["n1"], "mac": mac, "interfaceName": interface,
+                })
+            );
+            // The network's name is unknown without dockerd, so that its id is the profile's name.
+            let profile = rig.value(&crate::common::calico3::key("Profile", "n1"));
+            assert_eq!(profile["spec"]["labelsToApply"], json!({"n1": ""}));
+        }
+    }
+    // A frozen data model: dockerd ignores the errors of a removal, and the drivers repeat it later.
+    let leave = json!({ "NetworkID": "n1", "EndpointID": "5eed" }).to_string();
+    rig.ready(false);
+    let says = rig.refused(NETWORK, "NetworkDriver.Join", &join.to_string());
+    assert!(says.contains("try again later"), "{says}");
+    if rig.dialect == Dialect::V3 {
+        assert!(rig.refused(NETWORK, "NetworkDriver.DeleteEndpoint", &leave).contains("datastoreReady"));
+        assert_eq!(endpoints(rig).len(), 1);
+    }
+    rig.ready(true);
+    rig.call(NETWORK, "NetworkDriver.Leave", &leave);
+    rig.call(NETWORK, "NetworkDriver.DeleteEndpoint", &leave);
+    rig.release(&id, &addr);
+    rig.call(NETWORK, "NetworkDriver.DeleteNetwork", r#"{"NetworkID":"n1"}"#);
+    assert_eq!((endpoints(rig), rig.held()), (Vec::new(), Vec::new()));
+}
+
+#[test]
+fn a_container_comes_and_goes_in_both_data_models() {
+    crate::common::netns::in_netns(|| {
+        for rig in [Dialect::V1, Dialect::V3].map(Rig::sqlite_in) {
+            run_and_remove(&rig);
+        }
+    });
 }
 
 #[test]

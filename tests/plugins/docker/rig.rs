@@ -7,6 +7,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use tortie_config::Dialect;
+
+use crate::common::calico3;
 
 pub(crate) const IPAM: &str = "tortie-ipam";
 pub(crate) const NETWORK: &str = "tortie";
@@ -15,6 +18,7 @@ pub(crate) struct Rig {
     dir: tempfile::TempDir,
     url: String,
     child: Child,
+    pub(crate) dialect: Dialect,
 }
 
 fn tortie(url: &str) -> Command {
@@ -23,27 +27,47 @@ fn tortie(url: &str) -> Command {
     command
 }
 
+fn put(url: &str, key: &str, value: &str) {
+    let done = tortie(url).args(["store", "put", "--raw", key, value]).output().unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+}
+
 impl Rig {
     /// Starts on a store of its own, with a pool of each family and a disabled one.
     pub(crate) fn sqlite() -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let url = format!("sqlite:{}", dir.path().join("store.db").display());
-        Self::on(dir, url)
+        Self::sqlite_in(Dialect::V1)
     }
 
-    pub(crate) fn on(dir: tempfile::TempDir, url: String) -> Self {
-        let pools = json!({
-            "/calico/v1/Ready": "true",
-            "/calico/v1/ipam/v4/pool/10.65.0.0-16": r#"{"cidr":"10.65.0.0/16"}"#,
-            "/calico/v1/ipam/v6/pool/fd00:65::-64": r#"{"cidr":"fd00:65::/64"}"#,
-            "/calico/v1/ipam/v4/pool/10.66.0.0-16": r#"{"cidr":"10.66.0.0/16","disabled":true}"#,
-        });
-        let file = dir.path().join("pools.json");
-        std::fs::write(&file, pools.to_string()).unwrap();
-        let done = tortie(&url).args(["store", "import"]).arg(&file).output().unwrap();
-        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    /// The same on a store of this data model.
+    pub(crate) fn sqlite_in(dialect: Dialect) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let url = format!("sqlite:{}", dir.path().join("store.db").display());
+        Self::on(dialect, dir, url)
+    }
+
+    pub(crate) fn on(dialect: Dialect, dir: tempfile::TempDir, url: String) -> Self {
+        let entries: Vec<(String, String)> = match dialect {
+            Dialect::V1 => [
+                ("/calico/v1/Ready", "true"),
+                ("/calico/v1/ipam/v4/pool/10.65.0.0-16", r#"{"cidr":"10.65.0.0/16"}"#),
+                ("/calico/v1/ipam/v6/pool/fd00:65::-64", r#"{"cidr":"fd00:65::/64"}"#),
+                ("/calico/v1/ipam/v4/pool/10.66.0.0-16", r#"{"cidr":"10.66.0.0/16","disabled":true}"#),
+            ]
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .into(),
+            Dialect::V3 => vec![
+                calico3::cluster_information(true),
+                calico3::node("h1", "192.0.2.1/24"),
+                calico3::pool("10.65.0.0/16", &json!({"cidr": "10.65.0.0/16"})),
+                calico3::pool("fd00:65::/64", &json!({"cidr": "fd00:65::/64"})),
+                calico3::pool("10.66.0.0/16", &json!({"cidr": "10.66.0.0/16", "disabled": true})),
+            ],
+        };
+        for (key, value) in entries {
+            put(&url, &key, &value);
+        }
         let child = Self::spawn(dir.path(), &url);
-        let rig = Self { dir, url, child };
+        let rig = Self { dir, url, child, dialect };
         rig.wait();
         rig
     }
@@ -66,9 +90,26 @@ impl Rig {
     fn wait(&self) {
         let begin = Instant::now();
         while UnixStream::connect(self.socket("calico-ipam")).is_err() {
-            assert!(begin.elapsed() < Duration::from_secs(20), "the sockets do not come");
+            assert!(begin.elapsed() < Duration::from_secs(60), "the sockets do not come");
             std::thread::sleep(Duration::from_millis(5));
         }
+    }
+
+    /// Freezes the data model, or ends that.
+    pub(crate) fn ready(&self, is_ready: bool) {
+        let (key, value) = match self.dialect {
+            Dialect::V1 => ("/calico/v1/Ready".to_owned(), is_ready.to_string()),
+            Dialect::V3 => calico3::cluster_information(is_ready),
+        };
+        put(&self.url, &key, &value);
+    }
+
+    /// Returns the value of a key as JSON.
+    pub(crate) fn value(&self, key: &str) -> Value {
+        let done = tortie(&self.url).args(["store", "export"]).output().unwrap();
+        let all: Value = serde_json::from_slice(&done.stdout).unwrap();
+        let text = all[key].as_str().unwrap_or_else(|| panic!("no {key}: {all}"));
+        serde_json::from_str(text).unwrap()
     }
 
     /// Kills the process with SIGKILL and starts a new one.
@@ -198,7 +239,7 @@ impl Rig {
         let options = tortie_store::StoreOptions { url: self.url.clone(), ..Default::default() };
         let ipam_state = runtime.block_on(async {
             let store = tortie_store::open(&options).await.unwrap();
-            check::IpamState::load(&*store, &Keyspace::Global).await.unwrap()
+            check::IpamState::load(&*store, &Keyspace::of(self.dialect)).await.unwrap()
         });
         let evidence = check::Evidence { host: Some("h1".into()), ..Default::default() };
         check::findings(&ipam_state, &evidence).into_iter().map(|found| format!("{found:?}")).collect()

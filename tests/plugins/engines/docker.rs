@@ -334,8 +334,10 @@ fn docker_as_it_comes_with_containers_in_several_networks() {
     answers(&docker, "composed", 4);
     // Names that users know.
     for name in ["running", "composed"] {
-        let said = site.try_run(1, &[crate::common::hosts::TORTIE, "endpoint", "list"]).unwrap();
-        assert!(said.contains(&format!("libnetwork/{name}/front")), "{said}");
+        within(PATIENCE, "the agent knows the name", || {
+            let said = site.try_run(1, &[crate::common::hosts::TORTIE, "endpoint", "list"])?;
+            if said.contains(&format!("libnetwork/{name}/front")) { Ok(()) } else { Err(said) }
+        });
     }
     for name in ["running", "composed", "peer1"] {
         docker.remove(&site, 1, name);

@@ -198,8 +198,9 @@ fn our_addresses_below_the_reference_bridge() {
     let gateway: Value = serde_json::from_str(&gateway).unwrap();
     let gateway = gateway[0]["gateway"].as_str().unwrap().to_owned();
     assert!(pair.iter().all(|w| w.addr != gateway));
-    site.pings(&pair[0], &gateway).unwrap();
-    site.pings(&pair[0], "172.30.0.1").unwrap();
+    for addr in [gateway.as_str(), "172.30.0.1"] {
+        within(PATIENCE, "an answer of the host", || site.pings(&pair[0], addr));
+    }
     for name in ["one", "two"] {
         libcni.remove(&site, 1, name);
     }

@@ -1,6 +1,7 @@
 //! Test sequence for every container engine.
 
-use crate::engines::site::{HOSTS, Site, Workload};
+use crate::common::hosts::within;
+use crate::engines::site::{HOSTS, PATIENCE, Site, Workload};
 
 /// A container engine that runs on both hosts.
 pub(crate) trait Engine {
@@ -33,7 +34,7 @@ pub(crate) fn life(site: &mut Site, engine: &mut dyn Engine, rounds: usize) {
         site.hosts.kill(&format!("host{host}"));
     }
     for (from, to) in [(0, 1), (1, 0)] {
-        site.pings(&first[from], &first[to].addr).unwrap_or_else(|e| panic!("without agents: {e}"));
+        within(PATIENCE, "an answer without agents", || site.pings(&first[from], &first[to].addr));
     }
     for host in HOSTS {
         site.hosts.start(&format!("host{host}"));

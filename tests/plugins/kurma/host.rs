@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tortie_kernel::container::Namespace;
 
+use crate::common::calico3;
+
 pub(crate) const TORTIE: &str = env!("CARGO_BIN_EXE_tortie");
 
 /// Result of a call: exit status, and the output on stdout and stderr, which share a pipe.
@@ -100,6 +102,18 @@ impl Host {
         format!("sqlite:{}", self.dir.path().join("lib/store.db").display())
     }
 
+    /// Creates a Calico 3 store with a pool of each family.
+    pub(crate) fn objects(&self, datastore: &str) {
+        for (key, value) in [
+            calico3::cluster_information(true),
+            calico3::node("h1", "192.0.2.1/24"),
+            calico3::pool("10.65.0.0/16", &json!({"cidr": "10.65.0.0/16"})),
+            calico3::pool("fd00:65::/64", &json!({"cidr": "fd00:65::/64"})),
+        ] {
+            self.tortie(datastore, &["store", "put", "--raw", &key, &value]);
+        }
+    }
+
     /// Creates a store with a pool of each family.
     pub(crate) fn pools(&self, datastore: &str) {
         for (key, cidr) in
@@ -139,7 +153,7 @@ impl Host {
         let path = format!("/proc/{pid}/ns/net");
         let (own, begin) = (self.sh("readlink /proc/1/ns/net"), Instant::now());
         while self.sh(&format!("readlink {path}")) == own {
-            assert!(begin.elapsed() < Duration::from_secs(5));
+            assert!(begin.elapsed() < Duration::from_secs(60), "no namespace of its own");
             std::thread::sleep(Duration::from_millis(5));
         }
         path
@@ -222,7 +236,12 @@ impl Host {
                 let block: Value = serde_json::from_str(value.as_str().unwrap()).unwrap();
                 block["allocations"].as_array().unwrap().iter().any(|a| !a.is_null())
             };
-            if taken || key.contains("/handle/") || key.contains("/endpoint/") || key.contains("/kurma/") {
+            if taken
+                || key.contains("/handle/")
+                || key.contains("/endpoint/")
+                || key.contains("/workloadendpoints/")
+                || key.contains("/kurma/")
+            {
                 all.push(key);
             }
         }

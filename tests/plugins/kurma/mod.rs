@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::common::calico3;
 use crate::common::containers::{Kind, serve_source_address, source_seen_by};
 use crate::common::fake_agent::serve_fixed_answer;
 use host::Host;
@@ -156,6 +157,50 @@ fn setup_repairs_what_was_left_by_containers_and_calls_that_were_killed() {
     assert_eq!(host.traces(&host.datastore()), Vec::<String>::new());
 }
 
+/// The life of two containers on a Calico 3 store: setup, add, repair of a killed one, freeze, del.
+#[test]
+fn containers_come_and_go_in_a_calico_3_store() {
+    let Some(host) = Host::start() else { return };
+    let datastore = host.datastore();
+    host.objects(&datastore);
+    applied(&host);
+    let mut config = network("My_Net");
+    host.call(&["setup"], &config).silent();
+    let (one, two) = (host.container(), host.container());
+    let first = host.call(&["add", &one, &uuid(1), "eth0"], &config).json();
+    host.call(&["add", &two, &uuid(2), "eth0"], &config).json();
+    let name = format!("default/h1-kurma-{}-eth0", uuid(1).replace('-', "--"));
+    let value = host.tortie(&datastore, &["store", "get", &calico3::key("WorkloadEndpoint", &name)]);
+    for part in [format!("{}/32", addr(&first, "ip4")), "my-net-".to_owned(), uuid(1)] {
+        assert!(value.contains(&part), "{part}: {value}");
+    }
+    // A prefix that the agent does not manage, and one that it does.
+    let mut other = config.clone();
+    other["interface_prefix"] = json!("kur");
+    host.call(&["setup"], &other)
+        .refused("`interfacePrefix` of the FelixConfiguration `default` to `cali,kur`");
+    let settings = calico3::object("FelixConfiguration", "default", &json!({"interfacePrefix": "cali,kur"}));
+    let key = calico3::key("FelixConfiguration", "default");
+    host.tortie(&datastore, &["store", "put", "--raw", &key, &settings]);
+    host.call(&["setup"], &other).silent();
+    // A container ends while no daemon runs.
+    host.kill(&two);
+    host.sh("while ip link show cali00000002fbf >/dev/null 2>&1; do sleep 0.05; done");
+    host.call(&["setup"], &config).silent();
+    assert!(!host.traces(&datastore).iter().any(|key| key.contains("00000002")));
+    let (key, frozen) = calico3::cluster_information(false);
+    host.tortie(&datastore, &["store", "put", "--raw", &key, &frozen]);
+    let (added, removed) = (uuid(3), uuid(1));
+    let calls: [&[&str]; 3] = [&["setup"], &["add", &one, &added, "eth1"], &["del", &one, &removed, "eth0"]];
+    for call in calls {
+        host.call(call, &config).refused("try again later");
+    }
+    host.tortie(&datastore, &["store", "put", "--raw", &key, &calico3::cluster_information(true).1]);
+    config["ipam"]["ipv4_pools"] = json!(["10-65-0-0-16"]);
+    host.call(&["del", &one, &uuid(1), "eth0"], &config).silent();
+    assert_eq!(host.traces(&datastore), Vec::<String>::new());
+}
+
 #[test]
 fn the_second_generation_has_its_volume_and_a_setup_that_stays() {
     let Some(host) = Host::start() else { return };
@@ -207,7 +252,7 @@ fn concurrent_calls_on_one_etcd_get_an_address_each() {
     let datastore = "etcd://127.0.0.1:2379";
     let begin = Instant::now();
     while !host.sh("ss -ltn").contains("127.0.0.1:2379") {
-        assert!(begin.elapsed() < Duration::from_secs(20));
+        assert!(begin.elapsed() < Duration::from_secs(60), "etcd does not listen");
         std::thread::sleep(Duration::from_millis(50));
     }
     host.pools(datastore);
@@ -242,7 +287,8 @@ fn a_missing_agent_fails_after_ten_seconds_and_nothing_stays() {
     let one = host.container();
     let ended = host.call(&["add", &one, &uuid(1), "eth0"], &network("mynet"));
     ended.refused("no agent runs here: /run/tortie/tortie.sock");
-    assert!((9..15).contains(&ended.took.as_secs()), "{:?}", ended.took);
+    // One that is waited for takes 45 s.
+    assert!((9..30).contains(&ended.took.as_secs()), "{:?}", ended.took);
     assert_eq!(host.traces(&host.datastore()), Vec::<String>::new());
 }
 

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use serde_json::json;
 use tortie_net::Cidr;
 
-use crate::plugins::attach::allocate;
+use crate::plugins::attach::{allocate, writer};
 use crate::plugins::cni::addresses::names::Identity;
 use crate::plugins::cni::addresses::requests::{CniAddressRequest, address_requests};
 use crate::plugins::cni::config::Config;
@@ -17,6 +17,7 @@ use crate::plugins::cni::config::args::EnvArgs;
 use crate::plugins::cni::protocol::address::Address;
 use crate::plugins::cni::protocol::error::{CniError, code};
 use crate::plugins::cni::protocol::result::Ip;
+use crate::plugins::pools::PoolNames;
 use tortie_engine::ipam::{AddressRange, AddressRequest, Allocation, AllocationRequest, Ipam, IpamError};
 use tortie_store::StoreError;
 
@@ -27,7 +28,11 @@ impl From<IpamError> for CniError {
     fn from(error: IpamError) -> Self {
         let number = match &error {
             _ if error.is_temporary() => code::TRY_AGAIN,
+            // The agent creates the Node when it starts, and the host's name was checked against the agent's.
+            IpamError::NoNode { .. } => code::TRY_AGAIN,
             IpamError::NoPools(_)
+            | IpamError::NoFittingPool { .. }
+            | IpamError::PoolUse { .. }
             | IpamError::OutsidePools { .. }
             | IpamError::UnknownPool { .. }
             | IpamError::Disabled(_)
@@ -63,17 +68,21 @@ pub(in crate::plugins::cni) struct AddressAllocator<'a> {
 }
 
 impl AddressAllocator<'_> {
-    fn request(&self, addresses: Vec<AddressRequest>, handle: &str) -> AllocationRequest {
-        let now = jiff::Timestamp::now().to_string();
+    async fn request(
+        &self,
+        addresses: Vec<AddressRequest>,
+        handle: &str,
+    ) -> Result<AllocationRequest, StoreError> {
+        let now = writer(&**self.ipam.store()).await?.attribute_time(jiff::Timestamp::now());
         let mut attributes = self.identity.attributes(self.node, &now);
         attributes.insert("network".into(), json!(self.config.name));
-        AllocationRequest {
+        Ok(AllocationRequest {
             host: self.node.to_owned(),
             addresses,
             handle: Some(handle.to_owned()),
             attributes,
             ..AllocationRequest::default()
-        }
+        })
     }
 
     /// Allocates the addresses that the call requests. First it releases addresses that the attachment still
@@ -83,14 +92,15 @@ impl AddressAllocator<'_> {
         &self,
         env: &EnvArgs,
     ) -> Result<Vec<(CniAddressRequest, Allocation)>, CniError> {
-        let address_requests = address_requests(self.config, env)?;
+        let names = PoolNames::read(&**self.ipam.store()).await?;
+        let address_requests = address_requests(self.config, env, &names)?;
         let handle = &self.identity.handle;
         let stale = self.take_back().await?;
         if !stale.is_empty() {
             tracing::info!(target: "tortie", ?stale, handle, "released what an earlier ADD left");
         }
-        let request =
-            self.request(address_requests.iter().map(|request| request.want.clone()).collect(), handle);
+        let wanted = address_requests.iter().map(|request| request.want.clone()).collect();
+        let request = self.request(wanted, handle).await?;
         match allocate(self.ipam, request, Some(&self.identity.host_ifname)).await {
             Ok(given) => Ok(address_requests.into_iter().zip(given).collect()),
             Err(error) => {
@@ -197,7 +207,7 @@ impl AddressAllocator<'_> {
                     return Err(CniError::new(code::ADDRESS, msg));
                 }
                 unusable.push(given.addr);
-                let exchange = self.request(vec![request.want.clone()], &self.identity.handle);
+                let exchange = self.request(vec![request.want.clone()], &self.identity.handle).await?;
                 let again = self.ipam.assign(&exchange).await?;
                 given = again.into_iter().next().ok_or_else(|| {
                     CniError::new(code::STORE, "IPAM allocated fewer addresses than were requested")
@@ -257,7 +267,7 @@ impl AddressAllocator<'_> {
         }
         let any = AddressRange { subnet: block, first: None, last: None, except: ends.to_vec() };
         for want in [AddressRequest::Exact(first), AddressRequest::OneOf(vec![any])] {
-            match self.ipam.assign(&self.gateway_request(want)).await {
+            match self.ipam.assign(&self.gateway_request(want).await?).await {
                 Ok(given) => {
                     let gateway = given.first().map_or(first, |given| given.addr);
                     return Ok(Framed { gateway: Some(gateway), ..frame });
@@ -280,10 +290,10 @@ impl AddressAllocator<'_> {
         format!("tortie-gateway.{}.{}", self.config.name, self.node)
     }
 
-    fn gateway_request(&self, want: AddressRequest) -> AllocationRequest {
-        let mut request = self.request(vec![want], &self.gateway_handle());
+    async fn gateway_request(&self, want: AddressRequest) -> Result<AllocationRequest, StoreError> {
+        let mut request = self.request(vec![want], &self.gateway_handle()).await?;
         request.attributes.insert("type".into(), json!("gateway"));
-        request
+        Ok(request)
     }
 
     /// Allocates the reserved addresses of the network, so that no other attachment on this host gets them.
@@ -307,7 +317,7 @@ impl AddressAllocator<'_> {
                 Some(_) => continue,
                 None => {}
             }
-            match self.ipam.assign(&self.gateway_request(AddressRequest::Exact(addr))).await {
+            match self.ipam.assign(&self.gateway_request(AddressRequest::Exact(addr)).await?).await {
                 // A gateway outside of the pools needs no allocation; or a concurrent call of this host
                 // allocated it.
                 Ok(_)

@@ -15,6 +15,7 @@ use crate::plugins::cni::config::Config;
 use crate::plugins::cni::config::args::EnvArgs;
 use crate::plugins::cni::config::runtime::IpRange;
 use crate::plugins::cni::protocol::error::{CniError, code};
+use crate::plugins::pools::PoolNames;
 use tortie_engine::ipam::{AddressRange, AddressRequest};
 
 /// Request for one address.
@@ -26,11 +27,16 @@ pub struct CniAddressRequest {
     pub ranges: Vec<IpRange>,
 }
 
-/// Returns the address requests of a call.
+/// Returns the address requests of a call. `names` are those of the store's pools.
 ///
 /// # Errors
-/// Code 7 if no address is requested, or a requested address is outside of the given ranges.
-pub fn address_requests(config: &Config, env: &EnvArgs) -> Result<Vec<CniAddressRequest>, CniError> {
+/// Code 7 if no address is requested, a requested address is outside of the given ranges, or a named pool does
+/// not exist.
+pub fn address_requests(
+    config: &Config,
+    env: &EnvArgs,
+    names: &PoolNames,
+) -> Result<Vec<CniAddressRequest>, CniError> {
     let (at, mut asked) = asked(config, env);
     let mut seen = Vec::new();
     asked.retain(|ip| {
@@ -83,7 +89,10 @@ pub fn address_requests(config: &Config, env: &EnvArgs) -> Result<Vec<CniAddress
         }
         let want = match subnet {
             Some(subnet) => AddressRequest::OneOf(vec![whole(subnet, &config.ipam.frame.gateways)]),
-            None => AddressRequest::Any { family, count: 1, pools: pools.clone() },
+            None => {
+                let pools = pools.iter().map(|pool| pool.prefix(names)).collect::<Result<_, _>>()?;
+                AddressRequest::Any { family, count: 1, pools }
+            }
         };
         address_requests.push(CniAddressRequest { want, ranges: Vec::new() });
     }

@@ -53,7 +53,7 @@ fn wrong_types_name_the_field() {
         (json!({"ipam": {"type": "../../bin/sh"}}), "ipam.type"),
         (json!({"ipam": {"assign_ipv4": "yes"}}), "ipam.assign_ipv4"),
         (json!({"ipam": {"ipv4_pools": "10.0.0.0/8"}}), "ipam.ipv4_pools"),
-        (json!({"ipam": {"ipv4_pools": ["default-ipv4-ippool"]}}), "ipam.ipv4_pools[0]"),
+        (json!({"ipam": {"ipv4_pools": ["fd00::/64"]}}), "ipam.ipv4_pools[0]"),
         (json!({"ipam": {"ipv6_pools": ["10.0.0.0/8"]}}), "ipam.ipv6_pools[0]"),
         (json!({"ipam": {"subnet": "usePodCidr"}}), "ipam.subnet"),
         (json!({"ipam": {"prefix_length": 33}}), "ipam.prefix_length"),
@@ -106,12 +106,15 @@ fn calicos_fields_are_read() {
     assert!(config.namespace_profiles);
     assert!(config.ipam.ipv4 && config.ipam.ipv6 && config.ipam.foreign.is_none());
     assert_eq!(config.log.target, LogTarget::File("/var/log/calico/cni/cni.log".into()));
-    let options = store_options(config.datastore.as_ref(), |_| panic!("the configuration says it"));
+    let options = store_options(config.datastore.as_ref(), |_| panic!("the configuration says it")).unwrap();
     assert_eq!(options.url, "etcds://10.96.232.136:6666,10.96.232.137:6666");
     assert_eq!(options.etcd_key, Some("/calico-secrets/etcd-key".into()));
     let args = EnvArgs::parse("K8S_POD_NAMESPACE=prod;K8S_POD_NAME=web-0").unwrap();
-    let wants: Vec<AddressRequest> =
-        address_requests(&config, &args).unwrap().into_iter().map(|request| request.want).collect();
+    let wants: Vec<AddressRequest> = address_requests(&config, &args, &PoolNames::default())
+        .unwrap()
+        .into_iter()
+        .map(|request| request.want)
+        .collect();
     let any = |family, pools: &[&str]| AddressRequest::Any {
         family,
         count: 1,
@@ -120,7 +123,7 @@ fn calicos_fields_are_read() {
     assert_eq!(wants, [any(IpFamily::V4, &["10.65.0.0/16"]), any(IpFamily::V6, &[])]);
     let mesos = json!({"name": "m", "type": "calico", "etcd_authority": "10.0.0.1:2379", "hostname": "a", "etcd_key_file": "/k"});
     let config = parse(&mesos).unwrap();
-    let options = store_options(config.datastore.as_ref(), |_| None);
+    let options = store_options(config.datastore.as_ref(), |_| None).unwrap();
     let expected =
         StoreOptions { url: "etcd://10.0.0.1:2379".into(), create: false, ..StoreOptions::default() };
     assert_eq!((options, config.node.as_deref()), (expected, Some("a")));
@@ -129,12 +132,17 @@ fn calicos_fields_are_read() {
 #[test]
 fn the_store_is_the_configurations_then_the_environments_then_the_default() {
     let env = |name: &str| (name == "TORTIE_DATASTORE").then(|| "etcd://env:1".into());
-    let url = |more: Value| store_options(net(more).unwrap().datastore.as_ref(), env).url;
+    let url = |more: Value| store_options(net(more).unwrap().datastore.as_ref(), env).unwrap().url;
     assert_eq!(url(json!({"datastore": "sqlite:/a.db", "etcd_endpoints": "http://x:1"})), "sqlite:/a.db");
     assert_eq!(url(json!({"etcd_endpoints": "http://x:1", "etcd_authority": "y:2"})), "etcd://x:1");
     assert_eq!(url(json!({"etcd_authority": "y:2", "etcd_scheme": "https"})), "etcds://y:2");
     assert_eq!(url(json!({})), "etcd://env:1");
-    let none = store_options(None, |_| None);
+    let calico = |name: &str| (name == "ETCD_ENDPOINTS").then(|| "http://calico:1".into());
+    assert_eq!(store_options(None, calico).unwrap().url, "etcd://calico:1");
+    let both = |name: &str| env(name).or_else(|| calico(name));
+    assert_eq!(store_options(None, both).unwrap().url, "etcd://env:1");
+    assert!(store_options(None, |name| (name == "DATASTORE_TYPE").then(|| "kubernetes".into())).is_err());
+    let none = store_options(None, |_| None).unwrap();
     assert_eq!((none.url.as_str(), none.create), (tortie_store::DEFAULT_URL, false));
 }
 
@@ -149,14 +157,19 @@ fn defaults() {
     assert_eq!(config.log.target, LogTarget::Syslog);
     assert_eq!(net(json!({"mtu": 0})).unwrap().mtu, None);
     let none = net(json!({"ipam": {"assign_ipv4": false}})).unwrap();
-    assert_eq!(address_requests(&none, &EnvArgs::default()).unwrap_err().code, code::CONFIG);
+    assert_eq!(
+        address_requests(&none, &EnvArgs::default(), &PoolNames::default()).unwrap_err().code,
+        code::CONFIG
+    );
     // A part of a pool, and an address outside of it.
     let part = net(json!({"ipam": {"subnet": "10.65.1.0/24", "gateway": "10.65.1.254"}})).unwrap();
-    let [request] = &address_requests(&part, &EnvArgs::default()).unwrap()[..] else { panic!() };
+    let [request] = &address_requests(&part, &EnvArgs::default(), &PoolNames::default()).unwrap()[..] else {
+        panic!()
+    };
     let AddressRequest::OneOf(ranges) = &request.want else { panic!() };
     assert_eq!(ranges[0].except, ["10.65.1.254".parse::<std::net::IpAddr>().unwrap()]);
     let args = EnvArgs::parse("IP=10.65.2.1").unwrap();
-    assert!(address_requests(&part, &args).unwrap_err().msg.contains("10.65.1.0/24"));
+    assert!(address_requests(&part, &args, &PoolNames::default()).unwrap_err().msg.contains("10.65.1.0/24"));
     // The fields of another IPAM plugin are not checked.
     let foreign = net(json!({"ipam": {"type": "host-local", "subnet": 5, "x": {}}})).unwrap();
     assert_eq!(foreign.ipam.foreign.as_deref(), Some("host-local"));

@@ -1,12 +1,12 @@
-//! Address of the data model: from Tortie's URL, Calico's etcd fields, the environment, or the default, in
-//! this order.
+//! Address of the data model: from Tortie's URL, Calico's etcd fields, the environment (Tortie's variables,
+//! then Calico's), or the default, in this order.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 
 use crate::plugins::cni::protocol::error::{CniError, code};
 use crate::plugins::cni::protocol::json::Object;
-use tortie_store::{DEFAULT_URL, DataModel, StoreOptions, StoreUrl};
+use tortie_store::{CALICO_ENVIRONMENT, CalicoAddress, DEFAULT_URL, DataModel, StoreOptions, StoreUrl};
 
 /// Store settings of a configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,7 +59,10 @@ pub(in crate::plugins::cni) fn parse(object: &Object<'_>) -> Result<Option<Datas
     let url =
         match (object.text("datastore")?, object.text("etcd_endpoints")?, object.text("etcd_authority")?) {
             (Some(url), ..) => url.to_owned(),
-            (None, Some(list), _) => from_endpoints(list)?,
+            (None, Some(list), _) => tortie_store::etcd_url(list).ok_or_else(|| {
+                let expected = "write http://HOST:PORT[,...] or https://HOST:PORT[,...], all of one kind";
+                CniError::value("etcd_endpoints", &list.into(), expected)
+            })?,
             (None, None, Some(authority)) => {
                 let tls = object.text("etcd_scheme")? == Some("https");
                 format!("{}://{authority}", if tls { "etcds" } else { "etcd" })
@@ -89,27 +92,17 @@ pub(in crate::plugins::cni) fn parse(object: &Object<'_>) -> Result<Option<Datas
     Ok(Some(this))
 }
 
-/// Converts Calico's list `http://a:2379,https://b:2379` to a URL.
-fn from_endpoints(list: &str) -> Result<String, CniError> {
-    let items: Vec<&str> = list.split(',').map(str::trim).filter(|item| !item.is_empty()).collect();
-    let tls = items.iter().filter(|item| item.starts_with("https://")).count();
-    if items.is_empty() || (tls != 0 && tls != items.len()) {
-        let expected = "write http://HOST:PORT[,...] or https://HOST:PORT[,...], all of one kind";
-        return Err(CniError::value("etcd_endpoints", &list.into(), expected));
-    }
-    let hosts: Vec<&str> = items
-        .iter()
-        .map(|item| item.trim_start_matches("https://").trim_start_matches("http://").trim_end_matches('/'))
-        .collect();
-    Ok(format!("{}://{}", if tls == 0 { "etcd" } else { "etcds" }, hosts.join(",")))
-}
-
 /// Returns the options for opening the store. A plugin never creates a SQLite file, because a misspelt path
 /// would then be an empty store.
-#[must_use]
-pub fn options(configured: Option<&Datastore>, env: impl Fn(&str) -> Option<OsString>) -> StoreOptions {
+///
+/// # Errors
+/// If only Calico's variables name a store, and it is not etcd 3.
+pub fn options(
+    configured: Option<&Datastore>,
+    env: impl Fn(&str) -> Option<OsString>,
+) -> Result<StoreOptions, CniError> {
     if let Some(given) = configured {
-        return StoreOptions {
+        return Ok(StoreOptions {
             url: given.url.clone(),
             etcd_ca: given.ca.clone(),
             etcd_cert: given.cert.clone(),
@@ -119,17 +112,29 @@ pub fn options(configured: Option<&Datastore>, env: impl Fn(&str) -> Option<OsSt
             create: false,
             checked: false,
             data_model: given.data_model,
-        };
+        });
     }
     let text =
         |name: &str| env(name).and_then(|text| text.into_string().ok()).filter(|text| !text.is_empty());
     let path = |name: &str| text(name).map(PathBuf::from);
     let data_model = text("TORTIE_DATA_MODEL").and_then(|text| text.parse().ok()).unwrap_or_default();
-    let url = text("TORTIE_DATASTORE").unwrap_or_else(|| DEFAULT_URL.to_owned());
+    let url = match text("TORTIE_DATASTORE") {
+        Some(url) => url,
+        None => {
+            let found = CalicoAddress::read(&CALICO_ENVIRONMENT, text);
+            let found = found.map_err(|why| CniError::new(code::CONFIG, why))?;
+            if let Some(CalicoAddress { url, ca, cert, key }) = found {
+                let (etcd_ca, etcd_cert, etcd_key) = (ca, cert, key);
+                let options = StoreOptions { url, etcd_ca, etcd_cert, etcd_key, ..StoreOptions::default() };
+                return Ok(StoreOptions { create: false, data_model, ..options });
+            }
+            DEFAULT_URL.to_owned()
+        }
+    };
     if url.starts_with("sqlite:") {
-        return StoreOptions { url, create: false, data_model, ..StoreOptions::default() };
+        return Ok(StoreOptions { url, create: false, data_model, ..StoreOptions::default() });
     }
-    StoreOptions {
+    Ok(StoreOptions {
         url,
         etcd_ca: path("TORTIE_ETCD_CA"),
         etcd_cert: path("TORTIE_ETCD_CERT"),
@@ -139,5 +144,5 @@ pub fn options(configured: Option<&Datastore>, env: impl Fn(&str) -> Option<OsSt
         create: false,
         checked: false,
         data_model,
-    }
+    })
 }

@@ -9,7 +9,6 @@ pub(super) mod settings;
 use std::path::PathBuf;
 
 use serde_json::{Map, Value};
-use tortie_net::Cidr;
 
 use crate::plugins::attach::AgentAbsent;
 use crate::plugins::cni::config::args::Args;
@@ -39,8 +38,12 @@ pub struct Config {
     pub socket: Option<PathBuf>,
     /// Behaviour if no agent listens (`agentAbsent`).
     pub agent_absent: AgentAbsent,
-    /// MTU in octets; 0 or none uses the kernel's default.
+    /// MTU in octets; `None`, 0 in the configuration, for that of the file, or the kernel's default.
     pub mtu: Option<u32>,
+    /// File with the MTU of workloads (`mtu_file`), if it is not the usual one.
+    pub mtu_file: Option<PathBuf>,
+    /// True if an `ADD` fails without that file (`require_mtu_file`).
+    pub requires_mtu_file: bool,
     /// Prefix of the names of host interfaces.
     pub interface_prefix: String,
     /// True if `policy.type` is `k8s`: the profile is that of the namespace, `k8s_ns.<namespace>`.
@@ -75,7 +78,7 @@ pub struct Attachment {
 }
 
 /// Fields of Tortie, Calico and the specification, except those of the store.
-const FIELDS: [&str; 34] = [
+const FIELDS: [&str; 36] = [
     "cniVersion",
     "cniVersions",
     "name",
@@ -98,6 +101,8 @@ const FIELDS: [&str; 34] = [
     "socket",
     "agentAbsent",
     "mtu",
+    "mtu_file",
+    "require_mtu_file",
     "interface_prefix",
     "policy",
     "kubernetes",
@@ -196,6 +201,9 @@ impl Config {
         let policy_type = strictness.soft(&mut notes, policy)?;
         let dns = object.object("dns").and_then(|dns| dns.map(|dns| Dns::parse(&dns)).transpose());
         let mtu = if all { strictness.soft(&mut notes, object.number("mtu", 65_535))? } else { None };
+        let mtu_file = strictness.soft(&mut notes, object.text("mtu_file"))?;
+        let requires_mtu_file =
+            strictness.soft(&mut notes, object.switch("require_mtu_file"))?.unwrap_or_default();
         let mut node = Vec::new();
         for object in inner.into_iter().chain([&object]) {
             node.extend([object.text("node")?, object.text("nodename")?, object.text("hostname")?]);
@@ -217,6 +225,8 @@ impl Config {
                 .soft(&mut notes, object.parsed_or_why("agentAbsent"))?
                 .unwrap_or_default(),
             mtu: mtu.and_then(|mtu| u32::try_from(mtu).ok()).filter(|mtu| *mtu > 0),
+            mtu_file: mtu_file.map(PathBuf::from),
+            requires_mtu_file,
             interface_prefix: object.text("interface_prefix")?.unwrap_or("cali").to_owned(),
             namespace_profiles: policy_type.as_deref() == Some("k8s"),
             ipam,
@@ -298,19 +308,6 @@ fn attachments(object: &Object<'_>) -> Result<Option<Vec<Attachment>>, CniError>
         list.push(Attachment { container_id: text("containerID")?, ifname: text("ifname")? });
     }
     Ok(Some(list))
-}
-
-/// Parses a list of pools, which are named by their prefixes.
-pub(in crate::plugins::cni) fn pools(ipam: &Object<'_>, name: &str, v4: bool) -> Result<Vec<Cidr>, CniError> {
-    let read = |(at, value): (String, &Value)| {
-        let text = value.as_str().unwrap_or_default();
-        Cidr::parse_strict(text).ok().filter(|cidr| cidr.is_v4() == v4).ok_or_else(|| {
-            let family =
-                if v4 { "an IPv4 pool, such as 10.65.0.0/16" } else { "an IPv6 pool, such as fd00:65::/48" };
-            CniError::value(&at, value, &format!("write the prefix of {family}"))
-        })
-    };
-    ipam.list(name)?.into_iter().map(read).collect()
 }
 
 #[cfg(test)]

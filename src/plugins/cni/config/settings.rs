@@ -6,11 +6,40 @@ use serde_json::Value;
 use tortie_net::Cidr;
 
 use crate::plugins::cni::config::datastore;
-use crate::plugins::cni::config::pools;
 use crate::plugins::cni::config::runtime::{IpRange, range_set};
 use crate::plugins::cni::protocol::error::CniError;
 use crate::plugins::cni::protocol::json::Object;
 use crate::plugins::cni::protocol::result::Route;
+use crate::plugins::pools::PoolNames;
+
+/// A pool as a configuration names it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PoolRef {
+    /// By its prefix.
+    Prefix(Cidr),
+    /// By the name of its object in a Calico 3 store.
+    Name {
+        /// Field of the configuration.
+        at: String,
+        /// Name of the IPPool.
+        name: String,
+    },
+}
+
+impl PoolRef {
+    /// Returns the prefix of the pool.
+    ///
+    /// # Errors
+    /// Code 7 if no pool has the name.
+    pub(in crate::plugins::cni) fn prefix(&self, names: &PoolNames) -> Result<Cidr, CniError> {
+        match self {
+            Self::Prefix(cidr) => Ok(*cidr),
+            Self::Name { at, name } => {
+                names.prefix(name).map_err(|expected| CniError::value(at, &name.as_str().into(), &expected))
+            }
+        }
+    }
+}
 
 /// Settings for address allocation.
 #[derive(Debug, Clone, PartialEq)]
@@ -22,9 +51,9 @@ pub struct IpamSettings {
     /// True to allocate an IPv6 address (default false).
     pub ipv6: bool,
     /// IPv4 pools to allocate from; empty for all pools.
-    pub ipv4_pools: Vec<Cidr>,
+    pub ipv4_pools: Vec<PoolRef>,
     /// IPv6 pools to allocate from; empty for all pools.
-    pub ipv6_pools: Vec<Cidr>,
+    pub ipv6_pools: Vec<PoolRef>,
     /// `subnet`: part of a pool to allocate from.
     pub subnet: Option<Cidr>,
     /// `ranges`, as in host-local: one address from each element.
@@ -139,6 +168,26 @@ impl IpamSettings {
         }
         Ok(this)
     }
+}
+
+/// Parses a list of pools, which are named by their prefixes, or in a Calico 3 store by their names.
+fn pools(ipam: &Object<'_>, name: &str, v4: bool) -> Result<Vec<PoolRef>, CniError> {
+    let read = |(at, value): (String, &Value)| {
+        let text = value.as_str().unwrap_or_default();
+        if text.contains('/') || text.contains(':') || text.is_empty() || text.parse::<IpAddr>().is_ok() {
+            let cidr = Cidr::parse_strict(text).ok().filter(|cidr| cidr.is_v4() == v4);
+            return cidr.map(PoolRef::Prefix).ok_or_else(|| {
+                let family = if v4 {
+                    "an IPv4 pool, such as 10.65.0.0/16"
+                } else {
+                    "an IPv6 pool, such as fd00:65::/48"
+                };
+                CniError::value(&at, value, &format!("write the prefix of {family}"))
+            });
+        }
+        Ok(PoolRef::Name { at, name: text.to_owned() })
+    };
+    ipam.list(name)?.into_iter().map(read).collect()
 }
 
 /// Parses one address, or a list with at most one address per family.

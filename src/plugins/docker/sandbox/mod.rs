@@ -13,10 +13,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tortie_config::key::{DockerItem, Key};
-use tortie_config::resource::WorkloadEndpoint;
+use tortie_config::key::DockerItem;
 use tortie_net::Cidr;
 
+use crate::plugins::attach::{stored_endpoint, write_profiles, writer};
 use crate::plugins::docker::driver::Driver;
 use crate::plugins::docker::error::Refusal;
 use crate::plugins::docker::network::{blocking, host_interface};
@@ -24,7 +24,6 @@ use crate::plugins::docker::pools::Configured;
 use crate::plugins::docker::records::{EndpointRecord, NetworkRecord};
 use crate::plugins::docker::state::RecordKind;
 use tortie_kernel::container::{MoveState, MovedInterface};
-use tortie_store::{Compare, Op, Txn};
 
 /// First pause; each further one is longer.
 const FIRST_PAUSE: Duration = Duration::from_millis(2);
@@ -63,7 +62,7 @@ impl Driver {
         Ok(record)
     }
 
-    /// Returns the names of the networks of a container's other interfaces. Each endpoint of a container has
+    /// Returns the names of the networks of a container's other interfaces; `own` is the network or its profile. Each endpoint of a container has
     /// the profiles of all its networks, so that members of a network match the container by any of its
     /// addresses.
     pub(super) async fn further_networks(
@@ -75,6 +74,7 @@ impl Driver {
         if sandbox.is_empty() {
             return Ok(Vec::new());
         }
+        let writer = writer(&*self.state.store).await?;
         let mut names = BTreeSet::new();
         for (item, record, _) in self.state.list::<EndpointRecord>(RecordKind::Endpoints).await? {
             // An endpoint without gateways has not joined.
@@ -87,7 +87,7 @@ impl Driver {
                 names.insert(found.and_then(|(network, _)| network.name).unwrap_or(record.network));
             }
         }
-        names.remove(own);
+        names.retain(|name| name != own && writer.profile_name(name) != own);
         Ok(names.into_iter().collect())
     }
 
@@ -96,23 +96,21 @@ impl Driver {
         if sandbox.is_empty() {
             return Ok(());
         }
+        let writer = writer(&*self.state.store).await?;
         for (item, record, _) in self.state.list::<EndpointRecord>(RecordKind::Endpoints).await? {
             let DockerItem::Endpoint(endpoint) = &item else { continue };
             if record.sandbox != sandbox {
                 continue;
             }
-            let key = Key::Endpoint(self.endpoint_key(endpoint)).to_string();
-            let Some(found) = self.state.store.get(&key).await? else { continue };
-            let Ok(mut value) = WorkloadEndpoint::parse(&found.value) else { continue };
+            let key = self.endpoint_key(endpoint);
+            let found = stored_endpoint(&*self.state.store, &key).await?;
+            let Some(Ok(value)) = found.map(|found| found.endpoint) else { continue };
             let Some(own) = value.profile_ids.first().cloned() else { continue };
-            let mut profiles = self.further_networks(endpoint, sandbox, &own).await?;
-            profiles.insert(0, own);
+            let further = self.further_networks(endpoint, sandbox, &own).await?;
+            let further = further.iter().map(|network| writer.profile_name(network));
+            let profiles: Vec<String> = [own.clone()].into_iter().chain(further).collect();
             if value.profile_ids != profiles {
-                value.profile_ids = profiles;
-                let put = Op::Put { key: key.clone(), value: value.to_value(), lease: None };
-                let compare = vec![Compare::ModRevision(key, found.mod_revision)];
-                // A conflict is ignored: the call that wrote meanwhile updates the profiles, too.
-                self.state.store.commit(Txn { compare, ops: vec![put] }).await?;
+                write_profiles(&*self.state.store, &key, &profiles).await?;
             }
         }
         Ok(())
