@@ -21,6 +21,10 @@ pub(super) enum Bgp {
         /// Sessions of every host, from the status keys in the store; exit 6 when hosts have none
         #[arg(long)]
         all_nodes: bool,
+        /// Sessions that an agent of this host would have, from the store alone; exit 6 when a value that they
+        /// depend on cannot be read
+        #[arg(long, conflicts_with = "all_nodes")]
+        offline: bool,
     },
     /// List the ranges of addresses that dynamic peers may connect from (peer_range/ADDRESS-LENGTH)
     Ranges,
@@ -70,8 +74,9 @@ pub(super) async fn run(context: &Context, command: &Bgp) -> Result<(), Failure>
     let client = Client::of(&context.globals);
     let format = context.globals.output;
     match command {
-        Bgp::Peers { all_nodes: true } => nodes::run(context, nodes::View::Sessions).await,
-        Bgp::Peers { all_nodes: false } => {
+        Bgp::Peers { offline: true, .. } => super::configured_peers::run(context).await,
+        Bgp::Peers { all_nodes: true, .. } => nodes::run(context, nodes::View::Sessions).await,
+        Bgp::Peers { all_nodes: false, .. } => {
             let list: List<Peer> = client.get("/v1/bgp/peers").await?;
             output::print(format, &list, |out, wide| {
                 out.push_str(&peers(&list.items, wide));

@@ -17,9 +17,9 @@ use tortie_store::DataModel;
 /// Global flags, which every command accepts.
 #[derive(Debug, Clone, Args)]
 pub struct Globals {
-    /// Store of the data model: sqlite:PATH, etcd://HOST:PORT[,HOST:PORT...] or etcds://...; without this
-    /// flag and its environment variable, the store, its certificates and --node are read from
-    /// /etc/tortie/tortie.env
+    /// Store of the data model: sqlite:PATH, etcd://HOST:PORT[,HOST:PORT...], etcds://... or calico:FILE (of
+    /// calicoctl or Felix); without this flag and its environment variable, it is ETCD_ENDPOINTS with Calico's
+    /// other variables, else the store, its certificates and --node are read from /etc/tortie/tortie.env
     #[arg(
         long,
         global = true,
@@ -52,8 +52,7 @@ pub struct Globals {
         requires = "etcd_user"
     )]
     pub etcd_password_file: Option<PathBuf>,
-    /// Data model of the store: v1, v3 (Calico 3: read, never written), or auto (v3 if there is a key below
-    /// /calico/resources/v3/)
+    /// Data model of the store: v1, v3 (Calico 3), or auto (v3 if there is a key below /calico/resources/v3/)
     #[arg(long, global = true, env = "TORTIE_DATA_MODEL", value_name = "auto|v1|v3", default_value = "auto")]
     pub data_model: DataModel,
     /// This host's name in the data model [default: the host name]

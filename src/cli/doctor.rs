@@ -14,9 +14,11 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use serde::Serialize;
-use tortie_config::counted;
-use tortie_config::key::{Key, prefix};
+use tortie_config::key::{Key, Scope, prefix};
+use tortie_config::resource::Pool;
+use tortie_config::{Dialect, counted};
 use tortie_engine::ipam::{ExcludedPrefix, Exclusions, HostNetwork, IpamError, pool_overlap};
+use tortie_engine::model::projected;
 use tortie_net::Cidr;
 use tortie_store::StoreError;
 
@@ -31,6 +33,9 @@ use crate::host_checks::{
     self, CheckResult, Command, Disk, Host, HostSnapshot, StoreState, Unreadable, Verdict,
 };
 use crate::plugins::attach::{allocation_problem, rehearse_workload};
+
+/// Default UDP port of the VXLAN tunnel (`VXLANPort`).
+const VXLAN_PORT: u16 = 4789;
 
 /// JSON answer of `tortie doctor`.
 #[derive(Debug, Serialize)]
@@ -97,8 +102,21 @@ fn unreadable(failure: Failure) -> Unreadable {
 /// Reads the store.
 async fn store(globals: &Globals) -> Result<StoreState, Failure> {
     let store = crate::cli::store::open(globals, false).await?;
-    let wanted = [prefix::POOLS.to_owned(), prefix::BGP_HOSTS.to_owned(), "/calico/v1/Ready".to_owned()];
-    let snapshot = store.list(&wanted).await?;
+    let port_key = Key::Setting(Scope::Global, "VXLANPort".to_owned()).to_string();
+    let wanted = [
+        prefix::POOLS.to_owned(),
+        prefix::BGP_HOSTS.to_owned(),
+        "/calico/v1/Ready".to_owned(),
+        port_key.clone(),
+    ];
+    let dialect = globals.data_model.dialect(&*store).await?;
+    let snapshot = match dialect {
+        Dialect::V1 => store.list(&wanted).await?,
+        Dialect::V3 => {
+            let objects = store.list(&[prefix::CALICO_3.to_owned()]).await?;
+            projected(&globals.node_name().unwrap_or_default(), &objects)
+        }
+    };
     let text = |value: &[u8]| String::from_utf8_lossy(value).trim().to_owned();
     let pools: Vec<_> = snapshot.entries.iter().filter(|e| e.key.contains("/pool/")).collect();
     let hosts: Vec<HostNetwork> =
@@ -111,6 +129,12 @@ async fn store(globals: &Globals) -> Result<StoreState, Failure> {
             _ => None,
         })
         .collect();
+    let uses_vxlan = pools.iter().any(|e| match Key::parse(&e.key) {
+        Ok(Key::Pool(cidr)) => Pool::parse(cidr, &e.value).is_ok_and(|pool| pool.vxlan.is_some()),
+        _ => false,
+    });
+    let setting = snapshot.entries.iter().find(|e| e.key == port_key);
+    let vxlan_port = setting.and_then(|e| text(&e.value).parse().ok()).unwrap_or(VXLAN_PORT);
     let rehearsed = match globals.node_name() {
         Ok(node) if !pools.is_empty() => {
             // The hosts were listed above.
@@ -129,8 +153,9 @@ async fn store(globals: &Globals) -> Result<StoreState, Failure> {
         revision: snapshot.revision,
         pools: pools.len(),
         ready: snapshot.entries.iter().find(|e| e.key == "/calico/v1/Ready").map(|e| text(&e.value)),
-        calico_3: globals.data_model.is_calico_3(&*store).await?,
+        calico_3: dialect == Dialect::V3,
         ipip: pools.iter().any(|e| text(&e.value).contains("\"tunl")),
+        vxlan: uses_vxlan.then_some(vxlan_port),
     })
 }
 

@@ -9,7 +9,6 @@ use super::output;
 use crate::agent::OfflinePolicyView;
 use crate::api::policy::{BgpDryRun, ChainChange, DryRun, DryRunRequest, RouteDifference};
 use tortie_config::counted;
-use tortie_engine::model::watch_scope;
 
 /// Source of the answer to a dry run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -37,8 +36,9 @@ pub(super) async fn run(
         DryRunKind::Dataplane => Client::of(globals).post("/v1/policy/dry-run", &request).await?,
         DryRunKind::Store => {
             let node = globals.node_name()?;
-            let snapshot = super::store::open(globals, false).await?.list(&watch_scope(&node)).await?;
-            let tried = OfflinePolicyView::of(&node, &snapshot).try_write(&request);
+            let store = super::store::open(globals, false).await?;
+            let view = OfflinePolicyView::load(&node, globals.data_model, &*store).await?;
+            let tried = view.try_write(&request);
             tried.map_err(|error| Failure::new(Exit::Usage, &error.code, error.text))?
         }
     };
@@ -46,7 +46,10 @@ pub(super) async fn run(
 }
 
 fn render(out: &mut String, answer: &DryRun) {
+    let preview = answer.preview_of.as_ref();
+    let preview = preview.map(|policy| format!("is never enforced itself; as {policy} it would act so"));
     let what = match (answer.delete, answer.revision) {
+        _ if preview.is_some() => preview.unwrap_or_default(),
         (true, Some(revision)) => format!("would be deleted (rev {revision})"),
         (true, None) => "does not exist".to_owned(),
         (false, Some(revision)) => format!("would change (rev {revision})"),

@@ -142,12 +142,14 @@ fn show(out: &mut String, detail: &EndpointDetail) {
         let _ = writeln!(out, "\n  {direction}");
         for stage in stages {
             let _ = match &stage.tier {
+                Some(tier) if stage.kind == "forward" => writeln!(out, "    forwarded packets: tier {tier}"),
                 Some(tier) => writeln!(out, "    tier {tier}"),
                 None => writeln!(out, "    {}", stage.kind),
             };
             stage.chains.iter().for_each(|chain| rules(out, chain));
             let end = match (stage.kind.as_str(), stage.end.as_str()) {
-                ("tier", _) => "end of tier: deny",
+                ("tier" | "forward", "pass") => "end of tier: pass",
+                ("tier" | "forward", _) => "end of tier: deny",
                 ("profiles", _) => "no profile decides: deny",
                 (_, end) => end,
             };

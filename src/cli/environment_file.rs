@@ -1,5 +1,5 @@
-//! Reads `/etc/tortie/tortie.env`, which configures this host's store for commands in a shell as for the
-//! service.
+//! Determines the store of a command. Reads `/etc/tortie/tortie.env`, which configures this host's store for
+//! commands in a shell as for the service, and Calico's variables.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -8,21 +8,52 @@ use std::path::Path;
 use clap::ArgMatches;
 use clap::parser::ValueSource;
 
+use tortie_store::{CALICO_ENVIRONMENT, CalicoAddress};
+
+use super::calico_file;
 use super::context::Globals;
 use super::failure::{Exit, Failure};
 
 /// Path of the file, which the service's unit also reads.
 pub(super) const FILE: &str = "/etc/tortie/tortie.env";
 
-/// Uses the store of the file if neither flag nor environment selects one. The file's settings for
-/// certificates, node name and agent socket are used only together with its store.
+/// Determines the store: by flag, Tortie's variables, Calico's variables, this file, or the default. A URL
+/// `calico:FILE` is replaced by the address in that file.
 ///
 /// # Errors
-/// If the file cannot be parsed.
-pub(super) fn settle(globals: &mut Globals, said: &ArgMatches, path: &Path) -> Result<(), Failure> {
-    if said.value_source("datastore") != Some(ValueSource::DefaultValue) {
-        return Ok(());
+/// If a source cannot be parsed, or is no etcd 3.
+pub(super) fn settle(
+    globals: &mut Globals,
+    said: &ArgMatches,
+    path: &Path,
+    variable: impl Fn(&str) -> Option<String>,
+) -> Result<(), Failure> {
+    if said.value_source("datastore") == Some(ValueSource::DefaultValue) {
+        match CalicoAddress::read(&CALICO_ENVIRONMENT, variable).map_err(Failure::usage)? {
+            Some(address) => adopt(globals, address),
+            None => read(globals, said, path)?,
+        }
     }
+    if let Some(path) = globals.datastore.strip_prefix(calico_file::URL) {
+        let address = calico_file::read(Path::new(path))?;
+        adopt(globals, address);
+    }
+    Ok(())
+}
+
+/// Uses an address of Calico's. Flags and variables of certificates have precedence.
+fn adopt(globals: &mut Globals, address: CalicoAddress) {
+    let CalicoAddress { url, ca, cert, key } = address;
+    globals.datastore = url;
+    globals.etcd_ca = globals.etcd_ca.take().or(ca);
+    if globals.etcd_cert.is_none() {
+        (globals.etcd_cert, globals.etcd_key) = (cert, key);
+    }
+}
+
+/// Uses the store of the file. Its settings for certificates, node name and agent socket are used only
+/// together with its store.
+fn read(globals: &mut Globals, said: &ArgMatches, path: &Path) -> Result<(), Failure> {
     let text = match tortie_store::read_file(path) {
         Ok(text) => String::from_utf8_lossy(&text).into_owned(),
         // A user who may not read the file may not open the store either, but may still query the agent.
@@ -102,12 +133,51 @@ mod tests {
     use super::*;
 
     fn settled(words: &[&str], file: &str) -> Result<Globals, Failure> {
+        settled_with(words, file, &[])
+    }
+
+    fn settled_with(words: &[&str], file: &str, variables: &[(&str, &str)]) -> Result<Globals, Failure> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("tortie.env");
         std::fs::write(&path, file).unwrap();
         let said = Cli::command().try_get_matches_from(words).unwrap();
         let mut globals = Cli::from_arg_matches(&said).unwrap().globals;
-        settle(&mut globals, &said, &path).map(|()| globals)
+        let variable =
+            |name: &str| variables.iter().find(|(n, _)| *n == name).map(|(_, text)| (*text).to_owned());
+        settle(&mut globals, &said, &path, variable).map(|()| globals)
+    }
+
+    /// Flags, then Tortie's variables (which clap reads as flags), then Calico's, then the file.
+    #[test]
+    fn variables_of_calico_are_between_flags_and_the_file() {
+        let calico = [("ETCD_ENDPOINTS", "https://192.0.2.9:2379"), ("ETCD_CA_CERT_FILE", "/calico/ca.pem")];
+        let globals = settled_with(&["tortie", "ipam", "pools"], FILE, &calico).unwrap();
+        assert_eq!(globals.datastore, "etcds://192.0.2.9:2379");
+        assert_eq!(globals.etcd_ca.as_deref(), Some(Path::new("/calico/ca.pem")));
+        assert_eq!(globals.node, None, "the file's node belongs to its store");
+        let words = ["tortie", "--datastore", "sqlite:/s", "ipam", "pools"];
+        let globals = settled_with(&words, FILE, &calico).unwrap();
+        assert_eq!((globals.datastore.as_str(), globals.etcd_ca), ("sqlite:/s", None));
+        let words = ["tortie", "--etcd-ca", "/mine.pem", "ipam", "pools"];
+        let globals = settled_with(&words, FILE, &calico).unwrap();
+        assert_eq!(globals.etcd_ca.as_deref(), Some(Path::new("/mine.pem")));
+        let kubernetes = [("DATASTORE_TYPE", "kubernetes")];
+        let error = settled_with(&["tortie", "status"], FILE, &kubernetes).unwrap_err();
+        assert!(error.exit == Exit::Usage && error.text.contains("DATASTORE_TYPE"), "{error}");
+        let words = ["tortie", "--datastore", "sqlite:/s", "status"];
+        assert!(settled_with(&words, FILE, &kubernetes).is_ok());
+    }
+
+    #[test]
+    fn a_file_of_calico_names_the_store() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("felix.cfg");
+        std::fs::write(&path, "[global]\nEtcdEndpoints = http://192.0.2.9:2379\n").unwrap();
+        let url = format!("calico:{}", path.display());
+        let globals = settled(&["tortie", "--datastore", &url, "ipam", "pools"], FILE).unwrap();
+        assert_eq!(globals.datastore, "etcd://192.0.2.9:2379");
+        let file = format!("TORTIE_DATASTORE={url}\n");
+        assert_eq!(settled(&["tortie", "ipam", "pools"], &file).unwrap().datastore, "etcd://192.0.2.9:2379");
     }
 
     const FILE: &str = "# the store\n\nTORTIE_DATASTORE=etcds://192.0.2.1:2379\nTORTIE_ETCD_CA=\"/etc/tortie/ca.pem\"\n\

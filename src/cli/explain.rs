@@ -7,6 +7,7 @@ use super::client::{Client, escape};
 use super::context::Context;
 use super::failure::{Exit, Failure};
 use super::output::{self, span, table};
+use super::supposed::Supposed;
 use super::trace;
 use crate::api::explain::Why as Answer;
 use crate::api::policy::{DropRow, Trace};
@@ -31,6 +32,8 @@ pub(super) enum Why {
         /// exit 1 when it is not
         #[arg(long, value_name = "PEER")]
         to: Option<String>,
+        #[command(flatten)]
+        supposed: Supposed,
     },
     /// Like `policy trace`, with the interfaces and routes that this host has now; exit 1 when the packet is
     /// denied
@@ -74,7 +77,10 @@ pub(super) async fn run(context: &Context, command: &Why) -> Result<(), Failure>
         Why::Peer { name } => {
             print_answer(context, client.get(&format!("/v1/why/peer?name={}", escape(name))).await?)
         }
-        Why::Route { prefix, to } => {
+        Why::Route { prefix, to, supposed } if supposed.offline => {
+            super::supposed::run(context, prefix, to.as_deref(), supposed).await
+        }
+        Why::Route { prefix, to, .. } => {
             let to = to.as_ref().map_or_else(String::new, |to| format!("&to={}", escape(to)));
             print_answer(context, client.get(&format!("/v1/why/route?prefix={}{to}", escape(prefix))).await?)
         }

@@ -15,9 +15,11 @@
 mod agent;
 mod aliases;
 mod bgp;
+mod calico_file;
 mod client;
 mod cni;
 mod complete;
+mod configured_peers;
 mod context;
 #[doc(hidden)]
 pub mod demo;
@@ -60,6 +62,10 @@ mod selector;
 mod status;
 mod store;
 mod store_export;
+mod store_names;
+mod store_project;
+mod store_validate;
+mod supposed;
 mod top;
 mod trace;
 mod watch;
@@ -74,9 +80,10 @@ pub use context::Globals;
 use context::{Context, report, runtime};
 pub use failure::{Exit, Failure};
 use output::Format;
+use tortie_store::Purpose;
 use watch::{From, repeat};
 
-/// One process per host for BGP, IPAM, kernel routes and policy, in networks that follow Calico's etcd v1 data model.
+/// One process per host for BGP, IPAM, kernel routes and policy, in networks on Calico's data in etcd.
 #[derive(Debug, Parser)]
 #[command(name = "tortie", version, propagate_version = true, max_term_width = 120)]
 #[command(
@@ -201,8 +208,8 @@ pub fn run() -> ExitCode {
     output::style(cli.globals.no_headers, cli.globals.color, cli.globals.watch, keys, format);
     cli.globals.datastore_given =
         said.value_source("datastore") == Some(clap::parser::ValueSource::CommandLine);
-    let settled =
-        environment_file::settle(&mut cli.globals, &said, std::path::Path::new(environment_file::FILE));
+    let file = std::path::Path::new(environment_file::FILE);
+    let settled = environment_file::settle(&mut cli.globals, &said, file, |name| std::env::var(name).ok());
     match settled.and_then(|()| dispatch(cli)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
@@ -277,17 +284,18 @@ impl Command {
         )
     }
 
-    /// True if the command writes the data model. The match lists every command, so that a new one cannot be
-    /// forgotten. `store put`, `rm` and `import` write the keys that a user names, of any model.
-    fn writes_model(&self) -> bool {
+    /// Returns as what the command writes the data model. The match lists every command, so that a new one
+    /// cannot be forgotten. `store put`, `rm` and `import` write the keys that a user names, of any model.
+    fn writes_model(&self) -> Option<Purpose> {
         match self {
-            Self::Ipam(command) => command.writes(),
-            Self::Node(command) => command.writes(),
-            Self::Purge(command) => command.writes_model(),
-            Self::Migrate(command) => command.writes_model(),
-            Self::Docker(_) => true,
+            Self::Ipam(ipam::IpamCommand::Pool(_)) => Some(Purpose::Pools),
+            Self::Ipam(command) => command.writes().then_some(Purpose::Ipam),
+            Self::Node(command) => command.writes().then_some(Purpose::NodeDelete),
+            Self::Purge(command) => command.writes_model().then_some(Purpose::Purge),
+            Self::Migrate(command) => command.writes_model().then_some(Purpose::Adopt),
+            Self::Docker(_) => Some(Purpose::Docker),
             // The agent reports this in its status; plugins have their own format for errors.
-            Self::Agent(_) | Self::Kurma(_) => false,
+            Self::Agent(_) | Self::Kurma(_) => None,
             Self::Status(_)
             | Self::Bgp(_)
             | Self::Route(_)
@@ -312,16 +320,16 @@ impl Command {
             | Self::Namespaces
             | Self::Schema(_)
             | Self::Man(_)
-            | Self::Version => false,
+            | Self::Version => None,
         }
     }
 }
 
-/// Rejects the command before it reads or prints anything if the store has another data model. Other errors
-/// of the store are left to the command.
-async fn refuse_other_model(context: &Context) -> Result<(), Failure> {
+/// Rejects the command before it reads or prints anything if it does not write the store's data model. Other
+/// errors of the store are left to the command.
+async fn refuse_other_model(context: &Context, purpose: Purpose) -> Result<(), Failure> {
     let Ok(store) = store::open(&context.globals, false).await else { return Ok(()) };
-    match store.may_write().await {
+    match store.may_write(purpose).await {
         Err(error @ tortie_store::StoreError::Guarded(_)) => Err(error.into()),
         _ => Ok(()),
     }
@@ -329,8 +337,8 @@ async fn refuse_other_model(context: &Context) -> Result<(), Failure> {
 
 fn dispatch(cli: Cli) -> Result<(), Failure> {
     let context = Context { globals: cli.globals };
-    if cli.command.writes_model() {
-        runtime()?.block_on(refuse_other_model(&context))?;
+    if let Some(purpose) = cli.command.writes_model() {
+        runtime()?.block_on(refuse_other_model(&context, purpose))?;
     }
     match &cli.command {
         Command::Agent(command) => agent::run(&context, command),
@@ -340,7 +348,8 @@ fn dispatch(cli: Cli) -> Result<(), Failure> {
         // The output is a recording, which `--watch` must not repeat.
         Command::Bgp(bgp::Bgp::Mrt(command)) => runtime()?.block_on(mrt::run(&context, command)),
         Command::Bgp(command) => {
-            let of_store = matches!(command, bgp::Bgp::Peers { all_nodes: true });
+            let of_store =
+                matches!(command, bgp::Bgp::Peers { all_nodes, offline } if *all_nodes || *offline);
             repeat(&context, From::store_if(of_store), || bgp::run(&context, command))
         }
         Command::Route(command) => repeat(&context, From::Agent, || route::run(&context, command)),

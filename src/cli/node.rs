@@ -1,20 +1,24 @@
 //! `tortie node list|show|settings|delete`: hosts in the store, read directly, without an agent.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use clap::Subcommand;
 use serde::Serialize;
 use serde_json::Value;
+use tortie_config::Dialect;
+use tortie_config::calico3::{Kind, ObjectKey, Projection};
 use tortie_config::key::{BgpItem, FelixItem, IpFamily, Key, prefix};
 use tortie_net::Cidr;
 
 use super::context::Context;
-use super::failure::{Exit, Failure};
+use super::failure::Failure;
+use super::node_delete::unknown;
 use super::output::{self, table};
 use crate::api::status::{API_VERSION, List};
 use tortie_engine::model::endpoint_name::name_of_stored;
-use tortie_store::{KeyValue, Snapshot};
+use tortie_engine::model::{key_value, raw_entry};
+use tortie_store::{KeyValue, Snapshot, Store};
 
 /// Subcommands of `tortie node`.
 #[derive(Debug, Subcommand)]
@@ -70,7 +74,11 @@ struct Node {
     #[serde(rename = "as")]
     asn: Option<String>,
     cluster_id: Option<String>,
+    /// Address of the IPIP tunnel.
     tunnel_addr: Option<String>,
+    /// Addresses of the VXLAN tunnel.
+    vxlan_addr4: Option<String>,
+    vxlan_addr6: Option<String>,
     endpoints: Vec<String>,
     blocks: Vec<Block>,
     /// Number of peers that only this host has.
@@ -89,22 +97,21 @@ pub(super) async fn run(context: &Context, command: &NodeCommand) -> Result<(), 
     let format = context.globals.output;
     match command {
         NodeCommand::List => {
-            let snapshot = read(context, None).await?;
+            let read = read(context, None).await?;
             let list = List {
                 api_version: API_VERSION.to_owned(),
                 kind: "NodeList".to_owned(),
                 node: context.globals.node_name()?,
-                revision: snapshot.revision,
+                revision: read.revision,
                 time: format!("{:.3}", jiff::Timestamp::now()),
                 more: false,
                 next: None,
-                items: nodes(&snapshot).into_values().collect(),
+                items: nodes(&read).into_values().collect(),
             };
             output::print(format, &list, |out, wide| out.push_str(&rows(&list.items, wide)))
         }
         NodeCommand::Show { name } => {
-            let snapshot = read(context, Some(name)).await?;
-            let node = nodes(&snapshot).remove(name).ok_or_else(|| unknown(name))?;
+            let node = nodes(&read(context, Some(name)).await?).remove(name).ok_or_else(|| unknown(name))?;
             output::print(format, &node, |out, _| show(out, &node))
         }
         NodeCommand::Settings { name, changed } => {
@@ -115,8 +122,28 @@ pub(super) async fn run(context: &Context, command: &NodeCommand) -> Result<(), 
     }
 }
 
+/// Kinds of objects that concern hosts.
+const KINDS: [Kind; 5] =
+    [Kind::Node, Kind::WorkloadEndpoint, Kind::HostEndpoint, Kind::BGPPeer, Kind::BGPConfiguration];
+
+/// Entries of the v1 model that concern hosts, or one host.
+struct Entries {
+    revision: u64,
+    entries: Vec<KeyValue>,
+    /// Number of keys of the store that concern one host only; empty for a v1 store, where it is the number of
+    /// entries.
+    keys: BTreeMap<String, usize>,
+    /// Number of peers that only one host has, for the objects of Calico 3.
+    peers: BTreeMap<String, usize>,
+}
+
 /// Reads all keys that concern hosts, or one host.
-async fn read(context: &Context, name: Option<&str>) -> Result<Snapshot, Failure> {
+async fn read(context: &Context, name: Option<&str>) -> Result<Entries, Failure> {
+    let store = super::store::open(&context.globals, false).await?;
+    if store.dialect().await? == Dialect::V3 {
+        let own = context.globals.node_name()?;
+        return read_objects(&*store, name.unwrap_or(&own)).await;
+    }
     let mut prefixes = match name {
         None => [prefix::HOSTS, prefix::BGP_HOSTS, prefix::AFFINITIES, prefix::FELIX_HOSTS, prefix::STATUS]
             .map(str::to_owned)
@@ -128,22 +155,53 @@ async fn read(context: &Context, name: Option<&str>) -> Result<Snapshot, Failure
         }
     };
     prefixes.push(Key::bgp_global(BgpItem::AsNum).to_string());
-    Ok(super::store::open(&context.globals, false).await?.list(&prefixes).await?)
+    let Snapshot { revision, entries, .. } = store.list(&prefixes).await?;
+    Ok(Entries { revision, entries, keys: BTreeMap::new(), peers: BTreeMap::new() })
 }
 
-pub(super) fn unknown(name: &str) -> Failure {
-    Failure::new(
-        Exit::No,
-        "not-found",
-        format!("the store has no host {name}: `tortie node list` lists the hosts"),
-    )
+/// Reads the objects of all hosts, as the entries that they are projected to.
+async fn read_objects(store: &dyn Store, node: &str) -> Result<Entries, Failure> {
+    let mut prefixes: Vec<String> = KINDS.into_iter().map(ObjectKey::prefix_of).collect();
+    prefixes.extend([prefix::AFFINITIES.to_owned(), prefix::STATUS.to_owned()]);
+    let mut snapshot = store.list(&prefixes).await?;
+    // Of the status keys of Felix only that of the host itself is of interest, in whatever region.
+    let names = store.names(&[prefix::FELIX_2.to_owned()]).await?;
+    let felix = names
+        .into_iter()
+        .filter(|key| matches!(Key::parse(key), Ok(Key::Felix { item: FelixItem::Status, .. })));
+    snapshot.entries.extend(felix.map(|key| KeyValue {
+        key,
+        value: Vec::new(),
+        mod_revision: snapshot.revision,
+        create_revision: snapshot.revision,
+    }));
+    let raw = snapshot.entries.iter().map(raw_entry);
+    let projected = Projection::new(node).replace(raw);
+    let (mut keys, mut peers) = (BTreeMap::new(), BTreeMap::new());
+    let mut origins: BTreeSet<(String, String)> = BTreeSet::new();
+    for entry in &projected {
+        let host = Key::parse(&entry.key).ok().and_then(|key| key.host().map(str::to_owned));
+        origins.extend(host.zip(entry.raw_keys().into_iter().next()));
+    }
+    for (host, _) in origins {
+        *keys.entry(host).or_default() += 1;
+    }
+    let is_peer = |kv: &&KeyValue| ObjectKey::parse(&kv.key).is_some_and(|key| key.kind == Kind::BGPPeer);
+    for kv in snapshot.entries.iter().filter(is_peer) {
+        let value: Value = serde_json::from_slice(&kv.value).unwrap_or_default();
+        if let Some(host) = value.pointer("/spec/node").and_then(Value::as_str) {
+            *peers.entry(host.to_owned()).or_default() += 1;
+        }
+    }
+    let entries = projected.into_iter().map(key_value).collect();
+    Ok(Entries { revision: snapshot.revision, entries, keys, peers })
 }
 
 /// Returns the hosts that keys name, with the content of the keys.
-fn nodes(snapshot: &Snapshot) -> BTreeMap<String, Node> {
+fn nodes(read: &Entries) -> BTreeMap<String, Node> {
     let mut nodes: BTreeMap<String, Node> = BTreeMap::new();
     let mut global_as = "64512".to_owned();
-    for kv in &snapshot.entries {
+    for kv in &read.entries {
         let Ok(key) = Key::parse(&kv.key) else { continue };
         if key == Key::bgp_global(BgpItem::AsNum) {
             global_as = text(kv).unwrap_or(global_as);
@@ -162,6 +220,10 @@ fn nodes(snapshot: &Snapshot) -> BTreeMap<String, Node> {
     }
     for node in nodes.values_mut() {
         node.asn.get_or_insert_with(|| global_as.clone());
+        node.keys = read.keys.get(&node.name).copied().unwrap_or(node.keys);
+        if !read.keys.is_empty() {
+            node.peers = read.peers.get(&node.name).copied().unwrap_or_default();
+        }
     }
     nodes
 }
@@ -181,6 +243,8 @@ fn note(node: &mut Node, key: &Key, kv: &KeyValue) {
             node.agent = "felix".to_owned();
         }
         Key::Setting(_, name) if name == "IpInIpTunnelAddr" => node.tunnel_addr = text(kv),
+        Key::Setting(_, name) if name == "IPv4VXLANTunnelAddr" => node.vxlan_addr4 = text(kv),
+        Key::Setting(_, name) if name == "IPv6VXLANTunnelAddr" => node.vxlan_addr6 = text(kv),
         Key::Endpoint(endpoint) => node.endpoints.push(name_of_stored(endpoint, &kv.value)),
         Key::Affinity { block, .. } => {
             let state = match tortie_config::resource::Affinity::parse(&kv.value) {
@@ -271,6 +335,8 @@ fn show(out: &mut String, node: &Node) {
         ("sessions", node.sessions.map(|_| format!("{} up", sessions(node)))),
         ("own peers", (node.peers > 0).then(|| node.peers.to_string())),
         ("tunnel", node.tunnel_addr.clone()),
+        ("vxlan", node.vxlan_addr4.clone()),
+        ("vxlan v6", node.vxlan_addr6.clone()),
     ];
     for (name, text) in lines {
         if let Some(text) = text {

@@ -3,11 +3,11 @@
 use serde::de::DeserializeOwned;
 
 use super::client::Client;
-use super::context::Context;
+use super::context::{Context, Globals};
 use super::failure::{Exit, Failure};
 use crate::agent::{OfflinePolicyView, PolicyView};
 use crate::api::status::{API_VERSION, ApiError, List};
-use tortie_engine::model::watch_scope;
+use tortie_engine::model::{Model, WatchPart, watch_scope};
 
 /// Source of the answer: the agent, or the store alone.
 #[derive(Debug, Clone, Copy, Default, clap::Args)]
@@ -36,12 +36,22 @@ impl Source {
         }
         let node = context.globals.node_name()?;
         let store = super::store::open(&context.globals, false).await?;
-        let snapshot = store.list(&watch_scope(&node)).await?;
-        make(&OfflinePolicyView::of(&node, &snapshot)).map_err(|error| {
+        let view = OfflinePolicyView::load(&node, context.globals.data_model, &*store).await?;
+        make(&view).map_err(|error| {
             let exit = if error.code == "not-found" { Exit::No } else { Exit::Usage };
             Failure::new(exit, &error.code, error.text)
         })
     }
+}
+
+/// Reads the model of a host from the store alone, with its blocks, in either data model.
+pub(super) async fn model(globals: &Globals, node: &str) -> Result<Model, Failure> {
+    let store = super::store::open(globals, false).await?;
+    let mut model = Model::new(node);
+    model.set_dialect(globals.data_model.dialect(&*store).await?);
+    model.replace(WatchPart::Main, &store.list(&watch_scope(node, globals.data_model)).await?);
+    model.replace(WatchPart::Blocks, &store.list(&model.block_scope()).await?);
+    Ok(model)
 }
 
 /// Creates a list that was computed without an agent.

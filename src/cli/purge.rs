@@ -11,8 +11,9 @@ use std::time::Duration;
 
 use clap::Args;
 use serde::Serialize;
-use tortie_config::counted;
+use tortie_config::calico3::{Kind, ObjectKey};
 use tortie_config::key::{Key, Scope, prefix};
+use tortie_config::{Dialect, counted};
 
 use super::context::Context;
 use super::failure::{Exit, Failure};
@@ -20,8 +21,9 @@ use super::node_delete::{self, Removed};
 use super::{migrate, output};
 use crate::agent::Settings;
 use crate::plugins::docker;
+use tortie_engine::model::projected;
 use tortie_kernel::{Marks, Mode, Purge};
-use tortie_store::{StoreError, StoreUrl};
+use tortie_store::{Snapshot, StoreError, StoreUrl};
 
 /// Prefix of workload interfaces.
 const WORKLOADS: &str = "cali";
@@ -74,6 +76,8 @@ struct Report {
     /// Tables of nftables, family inet.
     tables: Vec<String>,
     tunnel_address: Option<String>,
+    /// VXLAN devices.
+    tunnel_devices: Vec<&'static str>,
     files: Vec<PathBuf>,
     /// Removed keys of this host; `None` if that was not requested.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -131,6 +135,7 @@ pub(super) async fn run(context: &Context, command: &PurgeCommand) -> Result<(),
         neighbours: gone.neighbours,
         tables: gone.tables,
         tunnel_address: gone.tunnel.map(|addr| addr.to_string()),
+        tunnel_devices: gone.devices,
         files: remove(
             &files(context, &settings, sqlite.as_deref().filter(|_| command.store)),
             command.dry_run,
@@ -189,7 +194,13 @@ async fn tunnel_address(context: &Context, node: &str) -> Option<std::net::Ipv4A
     let ask = async {
         let store = super::store::open(&context.globals, false).await.ok()?;
         let key = Key::Setting(Scope::Host(node.to_owned()), "IpInIpTunnelAddr".to_owned()).to_string();
-        store.get(&key).await.ok()?
+        if store.dialect().await.ok()? == Dialect::V1 {
+            return store.get(&key).await.ok()?;
+        }
+        let own = ObjectKey::global(Kind::Node, node).to_string();
+        let entries = store.get(&own).await.ok()?.into_iter().collect();
+        let projected = projected(node, &Snapshot { entries, ..Snapshot::default() });
+        projected.entries.into_iter().find(|entry| entry.key == key)
     };
     let found = tokio::time::timeout(STORE, ask).await.ok()??;
     std::str::from_utf8(&found.value).ok()?.trim().parse().ok()
@@ -277,6 +288,9 @@ fn print_report(out: &mut String, report: &Report) {
         dash(report.tables.iter().map(|t| format!("table inet {t}")).collect::<Vec<_>>().join(", ")),
     );
     line("tunnel address", dash(report.tunnel_address.clone().unwrap_or_default()));
+    if !report.tunnel_devices.is_empty() {
+        line("tunnel devices", report.tunnel_devices.join(", "));
+    }
     line("files", dash(report.files.iter().map(|f| f.display().to_string()).collect::<Vec<_>>().join(", ")));
     if let Some(removed) = &report.keys {
         out.push('\n');

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use clap::Subcommand;
+use clap::{Subcommand, ValueEnum};
 use tortie_config::Selector;
 
 use super::client::escape;
@@ -13,11 +13,23 @@ use super::offline::Source;
 use super::output::{self, table};
 use crate::api::policy::SelectorMatch;
 
+/// Grammar of a selector.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Grammar {
+    /// Calico 3's, which includes v1's
+    V3,
+    /// That of Calico's v1 data model
+    V1,
+}
+
 /// Subcommands of `tortie selector`.
 #[derive(Debug, Subcommand)]
 pub(super) enum SelectorCommand {
     /// Exit 0 when the expression matches the labels, 1 when not, 2 when it is invalid
     Eval {
+        /// Grammar of the expression: that of Calico 3, or that in which a v1 store's policies are read
+        #[arg(long, value_enum, default_value = "v3")]
+        grammar: Grammar,
         /// Labels as a JSON object of strings
         #[arg(long, value_name = "JSON", default_value = "{}")]
         labels: String,
@@ -37,8 +49,8 @@ pub(super) enum SelectorCommand {
 }
 
 pub(super) fn run(context: &Context, command: &SelectorCommand) -> Result<(), Failure> {
-    let (labels, expression) = match command {
-        SelectorCommand::Eval { labels, expression } => (labels, expression),
+    let (grammar, labels, expression) = match command {
+        SelectorCommand::Eval { grammar, labels, expression } => (*grammar, labels, expression),
         SelectorCommand::Match { expression, source } => {
             return runtime()?.block_on(selected(context, expression, *source));
         }
@@ -46,7 +58,11 @@ pub(super) fn run(context: &Context, command: &SelectorCommand) -> Result<(), Fa
     let labels: BTreeMap<String, String> = serde_json::from_str(labels).map_err(|e| {
         Failure::usage(format!("--labels: {e}. Write a JSON object of strings such as {{\"role\":\"db\"}}"))
     })?;
-    let selector: Selector = expression.parse().map_err(|error: tortie_config::SelectorError| {
+    let parsed = match grammar {
+        Grammar::V3 => expression.parse(),
+        Grammar::V1 => Selector::parse_v1(expression),
+    };
+    let selector: Selector = parsed.map_err(|error: tortie_config::SelectorError| {
         let mark = format!("{}^", " ".repeat(error.column.saturating_sub(1)));
         Failure::usage(format!("{error}\n  {expression}\n  {mark}"))
     })?;

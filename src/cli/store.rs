@@ -1,5 +1,5 @@
-//! `tortie store ls|get|put|rm|watch|import|export|validate|accept`: direct access to the store, without an
-//! agent.
+//! `tortie store ls|get|put|rm|watch|import|export|project|name|key|validate|accept`: direct access to the
+//! store, without an agent.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -9,8 +9,9 @@ use std::sync::Arc;
 
 use clap::Subcommand;
 use serde::Serialize;
-use tortie_config::counted;
+use tortie_config::calico3::is_v1;
 use tortie_config::key::{FelixItem, Key};
+use tortie_config::{Dialect, counted};
 
 use super::client::Client;
 use super::context::{Context, Globals};
@@ -20,10 +21,13 @@ use super::failure::{Exit, Failure};
 use super::ipam::in_use;
 use super::output::{self, Format, table, write_out};
 use super::store_export::{self, UNCHECKED, binary, listed_keys};
+use super::store_names::{self, NameCommand};
 use crate::agent::CACHE_PATH;
-use crate::api::escape;
 use crate::api::status::ActionResult;
-use tortie_store::{Change, DataModel, KeyValue, Op, Outcome, Store, StoreOptions, Txn, WatchEvent};
+use crate::api::{codes, escape};
+use tortie_store::{
+    CALICO_3, CALICO_3_NEXT, Change, DataModel, KeyValue, Op, Outcome, Store, StoreOptions, Txn, WatchEvent,
+};
 
 /// Root of the data model.
 const ROOT: &str = "/calico/";
@@ -103,6 +107,17 @@ pub(super) enum StoreCommand {
         #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = CACHE_PATH)]
         cache: Option<PathBuf>,
     },
+    /// Print the entries of the v1 data model from which the agent of a node works, each with the keys that it
+    /// came from: objects of Calico 3, or the keys themselves; exit 6 when a value cannot be read
+    Project,
+    /// Print the name of an object of Calico 3 that is composed of parts, without a store
+    #[command(subcommand)]
+    Name(NameCommand),
+    /// Say whether Tortie knows what a key holds, without a store
+    Key {
+        /// The full key
+        key: String,
+    },
     /// Check every value; exit 1 when one cannot be read or is not supported
     Validate,
     /// Make the agent accept the store as it is, which ends a freeze
@@ -118,6 +133,23 @@ pub(super) async fn open(globals: &Globals, create: bool) -> Result<Arc<dyn Stor
 async fn open_by_hand(globals: &Globals, create: bool) -> Result<Arc<dyn Store>, Failure> {
     let options = StoreOptions { data_model: DataModel::V1, ..store_options(globals, create) };
     Ok(tortie_store::open(&options).await?)
+}
+
+/// Opens the store for writes of keys that a user names.
+///
+/// # Errors
+/// If the store is Calico 3's and one of the keys is of the v1 model: no program would read it.
+async fn open_to_write(globals: &Globals, ops: &[Op]) -> Result<Arc<dyn Store>, Failure> {
+    let store = open_by_hand(globals, true).await?;
+    let Some(of_v1) = ops.iter().map(Op::key).find(|key| is_v1(key)) else { return Ok(store) };
+    if globals.data_model.dialect(&*store).await? == Dialect::V1 {
+        return Ok(store);
+    }
+    let text = format!(
+        "{CALICO_3}, in which no program reads {of_v1} of the v1 data model, and nothing was written: write the object \
+         that means it (`tortie store project` shows which); {CALICO_3_NEXT}"
+    );
+    Err(Failure::new(Exit::Refused, codes::CALICO_3.name, text))
 }
 
 /// Converts the global flags to options of the store.
@@ -141,13 +173,6 @@ struct Row<'a> {
     key: &'a str,
     revision: u64,
     bytes: usize,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Finding {
-    key: String,
-    error: String,
 }
 
 pub(super) async fn run(context: &Context, command: &StoreCommand) -> Result<(), Failure> {
@@ -190,7 +215,8 @@ pub(super) async fn run(context: &Context, command: &StoreCommand) -> Result<(),
             }
             warn_unsupported(key);
             let txn = Txn { ops: vec![Op::Put { key: key.clone(), value, lease: None }], ..Txn::default() };
-            let revision = committed(open_by_hand(globals, true).await?.commit(txn).await?)?;
+            let store = open_to_write(globals, &txn.ops).await?;
+            let revision = committed(store.commit(txn).await?)?;
             say(format, &format!("{key} written at revision {revision}"))
         }
         StoreCommand::Rm { key, dry_run: Some(kind), .. } => {
@@ -209,8 +235,10 @@ pub(super) async fn run(context: &Context, command: &StoreCommand) -> Result<(),
             }
             let gone = found.iter().filter(|e| *prefix || e.key == *key);
             if !force {
+                // Which addresses are in use depends on the data model.
+                let read = open(globals, false).await?;
                 in_use::refuse(
-                    &in_use::freed_with(&*store, gone.map(|e| e.key.as_str())).await?,
+                    &in_use::freed_with(&*read, gone.map(|e| e.key.as_str())).await?,
                     "nothing was deleted",
                 )?;
             }
@@ -240,7 +268,10 @@ pub(super) async fn run(context: &Context, command: &StoreCommand) -> Result<(),
             eprintln!("{} of {} at revision {}", counted(count, "key"), store.describe(), snapshot.revision);
             Ok(())
         }
-        StoreCommand::Validate => validate(globals).await,
+        StoreCommand::Project => super::store_project::run(context, &*open(globals, false).await?).await,
+        StoreCommand::Name(command) => store_names::name(globals, command),
+        StoreCommand::Key { key } => store_names::key(globals, key),
+        StoreCommand::Validate => super::store_validate::run(context, &*open(globals, false).await?).await,
         StoreCommand::Accept => {
             let done: ActionResult =
                 Client::of(globals).post("/v1/store/accept", &serde_json::json!({})).await?;
@@ -411,7 +442,7 @@ async fn import(globals: &Globals, file: &Path, raw: bool, allow_unknown: bool) 
         );
     }
     let count = ops.len();
-    let store = open_by_hand(globals, true).await?;
+    let store = open_to_write(globals, &ops).await?;
     let txns = tortie_store::split(ops)?;
     let (parts, mut revision, mut done) = (txns.len(), 0, 0);
     let show = std::io::stderr().is_terminal() && parts > 10;
@@ -463,42 +494,6 @@ fn warn_unsupported(key: &str) {
     if let Some(why) = tortie_config::unsupported(key) {
         output::diagnose(&format!("warning: {key}: {why}"));
     }
-}
-
-async fn validate(globals: &Globals) -> Result<(), Failure> {
-    let snapshot = open(globals, false).await?.list(&[ROOT.to_owned()]).await?;
-    let findings: Vec<Finding> = snapshot
-        .entries
-        .iter()
-        .filter_map(|e| {
-            let unsupported = || tortie_config::unsupported(&e.key);
-            let error = tortie_config::check(&e.key, &e.value).err().map(|error| error.to_string());
-            let unknown = || tortie_config::unknown(&e.key, &e.value).into_iter().next();
-            Some(Finding { key: e.key.clone(), error: error.or_else(unsupported).or_else(unknown)? })
-        })
-        .collect();
-    let count = snapshot.entries.len();
-    output::print(globals.output, &findings, |out, _| {
-        for finding in &findings {
-            let (key, error) = (escape::line(&finding.key), escape::line(&finding.error));
-            let _ = writeln!(out, "{key}\n    {error}   [invalid-value]");
-        }
-        let _ = writeln!(
-            out,
-            "{} checked at revision {}: {} cannot be used",
-            counted(count, "key"),
-            snapshot.revision,
-            findings.len()
-        );
-    })?;
-    if findings.is_empty() {
-        return Ok(());
-    }
-    Err(Failure::new(
-        Exit::No,
-        "invalid-values",
-        "some values cannot be used: fix them with `tortie store put`",
-    ))
 }
 
 async fn watch(store: &dyn Store, prefix: &str, format: Format) -> Result<(), Failure> {

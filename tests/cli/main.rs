@@ -10,6 +10,7 @@
 
 mod agent;
 mod arguments;
+mod calico3;
 #[path = "../common/mod.rs"]
 mod common;
 mod completion;

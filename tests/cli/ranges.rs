@@ -24,14 +24,15 @@ fn dial(from: &str, to: SocketAddr, asn: u32) -> TcpStream {
     open.write(&mut bytes);
     write_keepalive(&mut bytes);
     stream.write_all(&bytes).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     stream
 }
 
 /// Returns code and subcode of the NOTIFICATION that ended a connection.
 fn last_words(mut stream: TcpStream) -> Option<(u8, u8)> {
     let mut said = Vec::new();
-    stream.read_to_end(&mut said).unwrap();
+    // A connection that is closed before our KEEPALIVE was read ends with a reset, after what was said.
+    let _ = stream.read_to_end(&mut said);
     let mut last = None;
     let mut rest = &said[..];
     while let [header @ .., _] = rest.get(..19)? {
@@ -54,7 +55,7 @@ fn json(agent: &Agent, words: &[&str]) -> serde_json::Value {
 }
 
 fn wait(agent: &Agent, words: &[&str], is: impl Fn(&serde_json::Value) -> bool) -> serde_json::Value {
-    let until = Instant::now() + Duration::from_secs(20);
+    let until = Instant::now() + Duration::from_secs(60);
     loop {
         let value = json(agent, words);
         if is(&value) {

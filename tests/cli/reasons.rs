@@ -25,9 +25,12 @@ const IN_POOL: &[u8] = &[26, 10, 244, 5, 0];
 
 /// Gates that announce, and one that this agent never reports: it always configures a policy for its peers.
 const NO_FAULT: &[&str] = &["own-block", "advertised", "pool", "no_policy"];
-/// Covered by tests/agent/life/faults.rs; the last one by the tests of routing, since an agent writes its
-/// host's network.
-const IN_KERNEL: &[&str] = &["unresolved", "no-tunnel", "foreign-route", "no-network"];
+/// Reasons of a Calico 3 store, which an agent only observes: covered by the tests of routing.
+const OF_CALICO_3: &[&str] = &["disable-bgp-export", "tunnel-device", "service-range", "reflected-range"];
+/// Covered by tests/agent/life/faults.rs; the last three by the tests of routing, since an agent announces no
+/// service ranges, writes its host's network, and has no VXLAN here.
+const IN_KERNEL: &[&str] =
+    &["unresolved", "no-tunnel", "foreign-route", "service-range", "no-network", "vxlan-pool"];
 
 /// A fault of a whole UPDATE, not of a route.
 const MALFORMED: &str = "malformed-update";
@@ -105,13 +108,13 @@ fn update(attributes: &[u8], prefixes: &[u8]) -> Vec<u8> {
 
 /// Returns an established session from this address, over which `octets` were sent.
 fn session(from: Ipv4Addr, to: SocketAddr, octets: &[u8]) -> TcpStream {
-    let until = Instant::now() + Duration::from_secs(20);
+    let until = Instant::now() + Duration::from_secs(60);
     loop {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         socket.bind(&SocketAddr::from((from, 0)).into()).unwrap();
         socket.connect(&to.into()).unwrap();
         let mut stream = TcpStream::from(socket);
-        stream.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
         // A connection from an unknown peer is closed without a message.
         if stream.write_all(octets).is_ok() && matches!(stream.read(&mut [0; 1]), Ok(1)) {
             let mut rest = stream.try_clone().unwrap();
@@ -296,7 +299,7 @@ fn is_reported(scene: &Scene) -> Result<(), String> {
             return Err(format!("{:?}: {output:?}", scene.command));
         }
     }
-    let until = Instant::now() + Duration::from_secs(20);
+    let until = Instant::now() + Duration::from_secs(60);
     loop {
         match ask(&agent, scene) {
             Err(error) if Instant::now() > until => return Err(format!("{error}\n{}", agent.log())),
@@ -352,7 +355,8 @@ fn a_reason_drawn_by_chance_is_reported() {
     let scenes = scenes();
     let known: Vec<&str> = scenes.iter().map(|scene| scene.reason).collect();
     for code in EXPORT_REASONS.iter().chain(IMPORT_REASONS) {
-        assert!(known.contains(&code.name) || NO_FAULT.contains(&code.name), "no scene has {code}");
+        let excepted = [NO_FAULT, OF_CALICO_3].iter().any(|list| list.contains(&code.name));
+        assert!(known.contains(&code.name) || excepted, "no scene has {code}");
     }
     assert_eq!(KERNEL_REASONS.iter().map(|code| code.name).collect::<Vec<_>>(), IN_KERNEL);
     let seed = std::env::var("TORTIE_SEED").ok().map(|text| text.parse().expect("TORTIE_SEED is a number"));

@@ -304,7 +304,7 @@ fn watch_sees_a_write_and_a_deletion() {
     assert!(store.run(&["store", "put", "/calico/v1/Ready", "false"]).status.success());
     assert!(store.run(&["store", "rm", "/calico/v1/Ready"]).status.success());
     let next = || -> serde_json::Value {
-        serde_json::from_str(&seen.recv_timeout(Duration::from_secs(20)).expect("a line")).unwrap()
+        serde_json::from_str(&seen.recv_timeout(Duration::from_secs(60)).expect("a line")).unwrap()
     };
     let put = next();
     assert_eq!(

@@ -48,15 +48,15 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// Several times the usual values, so that a loaded machine does not fail; the evidence has the measured
+    /// Many times the usual values, so that a loaded machine does not fail; the evidence has the measured
     /// times.
     fn default() -> Self {
         Self {
-            start: Duration::from_secs(10),
-            change: Duration::from_secs(1),
-            change_router: Duration::from_secs(3),
-            flap: Duration::from_secs(1),
-            restart: Duration::from_secs(20),
+            start: Duration::from_secs(30),
+            change: Duration::from_secs(5),
+            change_router: Duration::from_secs(7),
+            flap: Duration::from_secs(5),
+            restart: Duration::from_secs(40),
         }
     }
 }

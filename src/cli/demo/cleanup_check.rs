@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::checks::{Check, check};
 
 /// Maximum time that the kernel may take to clean up.
-const PATIENCE: Duration = Duration::from_secs(3);
+const PATIENCE: Duration = Duration::from_secs(15);
 
 /// Checks that these namespaces have no process, no name and no mount. `state_dir` is the lab's folder inside
 /// them.

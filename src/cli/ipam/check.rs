@@ -19,7 +19,7 @@ use tortie_config::counted;
 use tortie_engine::ipam::Keyspace;
 use tortie_engine::ipam::check::{Evidence, Finding, IpamState, Kind, Repair, RepairOutcome, findings};
 use tortie_kernel::Namespaces;
-use tortie_store::{Store, calico_3_refusal};
+use tortie_store::Store;
 
 /// Maximum time that a plugin may take between its writes to store and kernel.
 const RECHECK_DELAY: Duration = Duration::from_secs(1);
@@ -48,9 +48,6 @@ struct Report {
     endpoints: usize,
     /// Sources that could not be read.
     blind: Vec<String>,
-    /// True if the store has a data model that cannot be checked.
-    #[serde(skip)]
-    other_model: bool,
     findings: Vec<Finding>,
 }
 
@@ -75,17 +72,9 @@ async fn check_once(context: &Context, store: &dyn Store, kernel: bool) -> Resul
     } else {
         Evidence::default()
     };
-    let ipam_state = IpamState::load(store, &Keyspace::Global).await?;
+    let ipam_state = IpamState::load(store, &Keyspace::of(store.dialect().await?)).await?;
     let used = |block: &tortie_config::resource::Block| block.size() - block.free().len();
-    let mut blind = evidence.blind.clone();
-    let mut found = findings(&ipam_state, &evidence);
-    let other_model = context.globals.data_model.is_calico_3(store).await?;
-    if other_model {
-        // This data model keeps holders of addresses in objects that are not read here, so every address
-        // would be reported as leaked.
-        found.clear();
-        blind.insert(0, format!("no check is made: {}", calico_3_refusal()));
-    }
+    let found = findings(&ipam_state, &evidence);
     Ok(Report {
         api_version: API_VERSION.to_owned(),
         kind: "IpamCheck".to_owned(),
@@ -95,10 +84,9 @@ async fn check_once(context: &Context, store: &dyn Store, kernel: bool) -> Resul
         addresses: ipam_state.blocks.values().map(|block| used(&block.value)).sum(),
         handles: ipam_state.handles.len(),
         endpoints: ipam_state.endpoints.len(),
-        other_model,
         findings: found,
         node: evidence.host,
-        blind,
+        blind: evidence.blind,
     })
 }
 
@@ -109,9 +97,6 @@ pub(super) async fn run(context: &Context, args: &CheckArgs) -> Result<(), Failu
     // The findings are printed as the answer; only the exit code reports them as a failure.
     if !report.findings.is_empty() {
         return Err(Failure::new(Exit::No, "findings", ""));
-    }
-    if report.other_model {
-        return Err(Failure::new(Exit::Partial, "calico-3", ""));
     }
     if !report.blind.is_empty() {
         return Err(Failure::new(
@@ -124,12 +109,6 @@ pub(super) async fn run(context: &Context, args: &CheckArgs) -> Result<(), Failu
 }
 
 fn print_report(out: &mut String, report: &Report, wide: bool) {
-    if report.other_model {
-        for text in &report.blind {
-            let _ = writeln!(out, "not looked at: {text}");
-        }
-        return;
-    }
     let kernel = report.node.as_ref().map_or_else(String::new, |node| format!(", and the kernel of {node}"));
     let _ = writeln!(
         out,

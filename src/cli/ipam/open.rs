@@ -18,10 +18,11 @@ pub(super) async fn open(context: &Context) -> Result<(Arc<dyn Store>, Ipam), Fa
 pub(in crate::cli) fn failed(error: IpamError) -> Failure {
     let exit = match &error {
         IpamError::Store(error) => return Failure::from(error.clone()),
-        IpamError::OutsidePools { .. } | IpamError::UnknownPool { .. } | IpamError::BadRequest(_) => {
-            Exit::Usage
-        }
-        IpamError::Refused(_) | IpamError::Excluded { .. } => Exit::Refused,
+        IpamError::OutsidePools { .. }
+        | IpamError::UnknownPool { .. }
+        | IpamError::PoolUse { .. }
+        | IpamError::BadRequest(_) => Exit::Usage,
+        IpamError::Refused(_) | IpamError::Excluded { .. } | IpamError::StaleRelease { .. } => Exit::Refused,
         IpamError::Busy { .. } => Exit::TimedOut,
         _ => Exit::No,
     };

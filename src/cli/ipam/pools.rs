@@ -1,9 +1,13 @@
 //! Commands for pools and blocks.
 
+use std::time::Duration;
+
 use clap::{Subcommand, ValueEnum};
-use tortie_config::counted;
-use tortie_config::key::{Key, Scope, prefix};
+use tortie_config::calico3::write::Birth;
+use tortie_config::calico3::{Kind, ObjectKey};
+use tortie_config::key::prefix;
 use tortie_config::resource::{Ipip, IpipMode, Pool};
+use tortie_config::{Dialect, counted};
 use tortie_net::Cidr;
 
 use super::open::{failed, open};
@@ -16,7 +20,13 @@ use crate::cli::store;
 use crate::host_checks::pool_overlap_text;
 use tortie_engine::ipam::check::IpamState;
 use tortie_engine::ipam::{HostNetwork, Keyspace, pool_overlap};
-use tortie_store::{Compare, Op, Outcome, Store, Txn};
+use tortie_engine::model::projected;
+use tortie_engine::writer::{PoolError, StoredPool, Writer, birth, ipip_enabled};
+use tortie_store::{Outcome, Revision, Store, Txn};
+
+/// Time after which a client of Calico that saw the pool before it was disabled has allocated from it. It is
+/// that of Calico's own client.
+const ALLOCATIONS_END: Duration = Duration::from_millis(500);
 
 /// Subcommands of `tortie ipam pool`.
 #[derive(Debug, Subcommand)]
@@ -27,7 +37,10 @@ pub(in crate::cli) enum PoolCommand {
         cidr: Cidr,
         /// Tunnel packets to its addresses with IPIP (IPv4)
         #[arg(long, value_name = "MODE", value_enum)]
-        ipip: Option<IpipChoice>,
+        ipip: Option<TunnelChoice>,
+        /// Tunnel packets to its addresses with VXLAN
+        #[arg(long, value_name = "MODE", value_enum, conflicts_with = "ipip")]
+        vxlan: Option<TunnelChoice>,
         /// Masquerade packets from it to addresses outside of all pools
         #[arg(long)]
         masquerade: bool,
@@ -55,21 +68,31 @@ pub(in crate::cli) enum PoolCommand {
     },
 }
 
-/// IPIP mode of a pool, which decides the packets to tunnel.
+/// Mode of a pool's tunnel, which decides the packets to tunnel.
 #[derive(Debug, Clone, Copy, ValueEnum)]
-pub(in crate::cli) enum IpipChoice {
+pub(in crate::cli) enum TunnelChoice {
     /// Always
     Always,
-    /// When the next hop is outside of the node's own network
+    /// When the next hop (VXLAN: the other host) is outside of the node's own network
     CrossSubnet,
+}
+
+impl From<TunnelChoice> for IpipMode {
+    fn from(choice: TunnelChoice) -> Self {
+        match choice {
+            TunnelChoice::Always => Self::Always,
+            TunnelChoice::CrossSubnet => Self::CrossSubnet,
+        }
+    }
 }
 
 async fn ipam_state(context: &Context) -> Result<IpamState, Failure> {
     let (store, _) = open(context).await?;
     // Endpoints are not needed here, and may be the largest part of the store.
-    let prefixes = [prefix::POOLS, prefix::BLOCKS, prefix::AFFINITIES].map(str::to_owned);
+    let space = Keyspace::of(store.dialect().await?);
+    let prefixes = [space.stored_pools(), prefix::BLOCKS.to_owned(), prefix::AFFINITIES.to_owned()];
     let snapshot = store.list(&prefixes).await?;
-    Ok(IpamState::of(&Keyspace::Global, &snapshot))
+    Ok(IpamState::of(&space, &snapshot))
 }
 
 pub(super) async fn list(context: &Context) -> Result<(), Failure> {
@@ -80,8 +103,17 @@ pub(super) async fn list(context: &Context) -> Result<(), Failure> {
         if rows.is_empty() {
             out.push_str("There is no pool: tortie ipam pool create 10.65.0.0/16   [no-pool]\n");
         }
-        for (key, why) in ipam_state.unreadable.iter().filter(|(key, _)| key.starts_with(prefix::POOLS)) {
-            out.push_str(&format!("{} cannot be read: {why}   [invalid-value]\n", escape::line(key)));
+        for (key, why) in &ipam_state.unreadable {
+            let object = ObjectKey::parse(key).filter(|object| object.kind == Kind::IPPool);
+            if object.is_none() && !key.starts_with(prefix::POOLS) {
+                continue;
+            }
+            let (name, what) = match object {
+                Some(object) => (object.title(), "cannot be used as it is"),
+                None => (key.clone(), "cannot be read"),
+            };
+            let (name, why) = (escape::line(&name), escape::line(why));
+            out.push_str(&format!("{name} {what}: {why}   [invalid-value]\n"));
         }
         let lost = words::in_no_pool(&ipam_state);
         if lost > 0 {
@@ -91,7 +123,7 @@ pub(super) async fn list(context: &Context) -> Result<(), Failure> {
 }
 
 fn pool_table(rows: &[PoolRow], wide: bool) -> String {
-    let mut head = vec!["POOL", "STATE", "IPIP", "BLOCKS", "USED", "FREE", "TOTAL", "FILL"];
+    let mut head = vec!["POOL", "STATE", "IPIP", "VXLAN", "BLOCKS", "USED", "FREE", "TOTAL", "FILL"];
     head.extend(
         wide.then_some(["BORROWED", "FREE IN BLOCKS", "BLOCK SIZE", "MASQUERADE"]).into_iter().flatten(),
     );
@@ -102,6 +134,7 @@ fn pool_table(rows: &[PoolRow], wide: bool) -> String {
             r.pool.to_string(),
             r.state.to_owned(),
             r.ipip.unwrap_or("-").to_owned(),
+            r.vxlan.unwrap_or("-").to_owned(),
             r.blocks.to_string(),
             r.used.to_string(),
             r.addresses.map_or_else(many, |all| all.saturating_sub(used).to_string()),
@@ -168,16 +201,11 @@ fn no_pool(pool: Cidr) -> Failure {
 
 pub(super) async fn change(context: &Context, command: &PoolCommand) -> Result<(), Failure> {
     match command {
-        PoolCommand::Create { cidr, ipip, masquerade, block_size, no_ipam } => {
-            let ipip = ipip.map(|choice| {
-                let mode = match choice {
-                    IpipChoice::Always => IpipMode::Always,
-                    IpipChoice::CrossSubnet => IpipMode::CrossSubnet,
-                };
-                "tunl0".parse().map(|device| Ipip { device, mode })
-            });
+        PoolCommand::Create { cidr, ipip, vxlan, masquerade, block_size, no_ipam } => {
+            let ipip = ipip.map(|mode| "tunl0".parse().map(|device| Ipip { device, mode: mode.into() }));
             let mut pool = Pool::new(*cidr);
             pool.ipip = ipip.transpose().map_err(|_| Failure::usage("tunl0 is no interface name"))?;
+            pool.vxlan = vxlan.map(IpipMode::from);
             (pool.masquerade, pool.block_size, pool.ipam) = (*masquerade, *block_size, !*no_ipam);
             create(context, &pool).await
         }
@@ -187,12 +215,25 @@ pub(super) async fn change(context: &Context, command: &PoolCommand) -> Result<(
     }
 }
 
+fn unwritten(error: PoolError) -> Failure {
+    Failure::usage(error.to_string())
+}
+
+/// Returns what a new object gets.
+fn new_birth() -> Birth {
+    birth(rand::random(), jiff::Timestamp::now())
+}
+
 async fn create(context: &Context, pool: &Pool) -> Result<(), Failure> {
     let cidr = pool.cidr;
-    let value = pool.to_value();
-    Pool::parse(cidr, &value).map_err(|error| Failure::usage(format!("pool {cidr}: {error}")))?;
+    Pool::parse(cidr, &pool.to_value()).map_err(|error| Failure::usage(format!("pool {cidr}: {error}")))?;
     let store = store::open(&context.globals, true).await?;
-    let known = IpamState::of(&Keyspace::Global, &store.list(&[Keyspace::Global.pools()]).await?);
+    let dialect = store.dialect().await?;
+    let (space, writer) = (Keyspace::of(dialect), Writer::of(dialect));
+    let mut prefixes = vec![space.stored_pools()];
+    // The blocks of an IPPool have one size.
+    prefixes.extend((dialect == Dialect::V3).then(|| prefix::BLOCKS.to_owned()));
+    let known = IpamState::of(&space, &store.list(&prefixes).await?);
     if known.pools.contains_key(&cidr) {
         return Err(Failure::new(
             Exit::No,
@@ -203,20 +244,31 @@ async fn create(context: &Context, pool: &Pool) -> Result<(), Failure> {
     if let Some(other) = known.pools.keys().find(|other| other.overlaps(&cidr)) {
         return Err(Failure::usage(format!("{cidr} overlaps the pool {other}: choose another prefix")));
     }
-    let key = Keyspace::Global.pool(&cidr);
-    let mut txn = Txn { compare: vec![Compare::Absent(key.clone())], ops: vec![put(&key, value)] };
-    let mut text = format!("pool {cidr} is created");
-    // As in calicoctl, the first such pool also enables IPIP: otherwise hosts accept no tunnelled packets.
-    let enabled = Key::Setting(Scope::Global, "IpInIpEnabled".to_owned()).to_string();
-    if pool.ipip.is_some() && store.get(&enabled).await?.is_none_or(|kv| kv.value.trim_ascii() != b"true") {
-        txn.ops.push(put(&enabled, b"true".to_vec()));
-        text.push_str(", and IpInIpEnabled is true");
+    let mut blocks = known.blocks.keys();
+    if let Some(block) = blocks.find(|block| block.overlaps(&cidr) && block.len() != pool.block_len()) {
+        return Err(Failure::usage(format!(
+            "the block {block} is in {cidr}, whose blocks would be /{}: give --block-size {}, or release its addresses \
+             first",
+            pool.block_len(),
+            block.len()
+        )));
     }
-    commit(&*store, txn, cidr).await?;
+    let enabled = store.get(&ipip_enabled()).await?;
+    // As in calicoctl, the first such pool also enables IPIP: otherwise hosts accept no tunnelled packets.
+    let enable = pool.ipip.is_some() && enabled.is_none_or(|kv| kv.value.trim_ascii() != b"true");
+    let txn = writer.create_pool(pool, enable, &new_birth()).map_err(unwritten)?;
+    let mut text = format!("pool {cidr} is created");
+    match dialect {
+        Dialect::V1 if enable => text.push_str(", and IpInIpEnabled is true"),
+        Dialect::V1 => {}
+        Dialect::V3 => text = format!("{text} as {}", writer.name_of_new_pool(&cidr)),
+    }
+    if store.commit(txn).await? == Outcome::Conflict {
+        let name = writer.name_of_new_pool(&cidr);
+        let text = format!("{name} exists already: nothing was changed; `tortie ipam pools` lists the pools");
+        return Err(Failure::new(Exit::No, "exists", text));
+    }
     store::say(context.globals.output, &text)?;
-    let hosts = store.list(&[prefix::BGP_HOSTS.to_owned()]).await?.entries;
-    let hosts: Vec<HostNetwork> =
-        hosts.iter().filter_map(|e| HostNetwork::of_entry(&e.key, &e.value)).collect();
     let connected = || {
         let networks = tortie_kernel::connected_networks().unwrap_or_default();
         let found = networks.into_iter().find(|(_, network)| network.overlaps(&cidr));
@@ -224,19 +276,25 @@ async fn create(context: &Context, pool: &Pool) -> Result<(), Failure> {
             format!("{network}, which this machine is connected to by {interface}")
         })
     };
-    if let Some(what) = pool_overlap(&cidr, &hosts).or_else(connected) {
+    if let Some(what) = pool_overlap(&cidr, &host_networks(&*store, dialect).await?).or_else(connected) {
         eprintln!("warning: {}   [pool-over-network]", pool_overlap_text(&cidr, &what));
     }
     Ok(())
 }
 
-fn put(key: &str, value: Vec<u8>) -> Op {
-    Op::Put { key: key.to_owned(), value, lease: None }
+/// Reads the networks of all hosts.
+async fn host_networks(store: &dyn Store, dialect: Dialect) -> Result<Vec<HostNetwork>, Failure> {
+    let snapshot = match dialect {
+        Dialect::V1 => store.list(&[prefix::BGP_HOSTS.to_owned()]).await?,
+        Dialect::V3 => projected("", &store.list(&[ObjectKey::prefix_of(Kind::Node)]).await?),
+    };
+    Ok(snapshot.entries.iter().filter_map(|e| HostNetwork::of_entry(&e.key, &e.value)).collect())
 }
 
-async fn commit(store: &dyn Store, txn: Txn, cidr: Cidr) -> Result<(), Failure> {
+/// Commits the change of a pool, and returns its revision.
+async fn commit(store: &dyn Store, txn: Txn, cidr: Cidr) -> Result<Revision, Failure> {
     match store.commit(txn).await? {
-        Outcome::Committed(_) => Ok(()),
+        Outcome::Committed(revision) => Ok(revision),
         Outcome::Conflict => Err(Failure::new(
             Exit::No,
             "conflict",
@@ -247,22 +305,18 @@ async fn commit(store: &dyn Store, txn: Txn, cidr: Cidr) -> Result<(), Failure> 
     }
 }
 
-async fn find(store: &dyn Store, cidr: Cidr) -> Result<(String, Pool, u64), Failure> {
-    let key = Keyspace::Global.pool(&cidr);
-    let kv = store.get(&key).await?.ok_or_else(|| no_pool(cidr))?;
-    let pool = Pool::parse(cidr, &kv.value).map_err(|error| Failure::usage(format!("{key}: {error}")))?;
-    Ok((key, pool, kv.mod_revision))
+async fn find(store: &dyn Store, writer: Writer, cidr: Cidr) -> Result<StoredPool, Failure> {
+    let snapshot = store.list(&[Keyspace::of(writer.dialect()).stored_pools()]).await?;
+    writer.find_pool(&snapshot, &cidr).map_err(unwritten)?.ok_or_else(|| no_pool(cidr))
 }
 
 async fn switch(context: &Context, cidr: Cidr, disabled: bool) -> Result<(), Failure> {
     let (store, _) = open(context).await?;
-    let (key, mut pool, revision) = find(&*store, cidr).await?;
-    pool.disabled = disabled;
-    let txn = Txn {
-        compare: vec![Compare::ModRevision(key.clone(), revision)],
-        ops: vec![put(&key, pool.to_value())],
-    };
-    commit(&*store, txn, cidr).await?;
+    let writer = Writer::of(store.dialect().await?);
+    let pool = find(&*store, writer, cidr).await?;
+    if let Some(txn) = writer.switch_pool(&pool, disabled, &new_birth()).map_err(unwritten)? {
+        commit(&*store, txn, cidr).await?;
+    }
     let word = if disabled {
         "is disabled: no address is allocated from it"
     } else {
@@ -271,51 +325,42 @@ async fn switch(context: &Context, cidr: Cidr, disabled: bool) -> Result<(), Fai
     store::say(context.globals.output, &format!("pool {cidr} {word}"))
 }
 
+/// Deletes a pool in the order of Calico's client: the pool is disabled first, so that no address is allocated
+/// while its blocks and then the pool are deleted.
 async fn delete(context: &Context, cidr: Cidr) -> Result<(), Failure> {
     let (store, ipam) = open(context).await?;
-    let (key, mut pool, revision) = find(&*store, cidr).await?;
+    let writer = Writer::of(store.dialect().await?);
+    let mut pool = find(&*store, writer, cidr).await?;
     let in_use = |ipam_state: &IpamState| {
         let blocks = ipam_state.blocks.values().filter(|b| cidr.covers(&b.value.cidr()));
         blocks.map(|b| b.value.size() - b.value.free().len()).sum::<usize>()
     };
-    let refuse = |used: usize| {
+    let refuse = |used: usize, next: &str| {
         Failure::new(
             Exit::Refused,
             "in-use",
             format!(
-                "{} of {cidr} in use: `tortie ipam blocks --pool {cidr}` shows where; `tortie ipam pool \
-                 disable {cidr}` stops the allocation of more",
+                "{} of {cidr} in use: `tortie ipam blocks --pool {cidr}` shows where; {next}",
                 counted(used, "address")
             ),
         )
     };
     let used = in_use(&ipam_state(context).await?);
     if used > 0 {
-        return Err(refuse(used));
+        let next = format!("`tortie ipam pool disable {cidr}` stops the allocation of more");
+        return Err(refuse(used, &next));
     }
-    // The pool is disabled first, so that no address is allocated while blocks and then the pool are deleted.
-    let mut last = revision;
-    let was_disabled = std::mem::replace(&mut pool.disabled, true);
-    if !was_disabled {
-        let txn = Txn {
-            compare: vec![Compare::ModRevision(key.clone(), revision)],
-            ops: vec![put(&key, pool.to_value())],
-        };
-        last = match store.commit(txn).await? {
-            Outcome::Committed(revision) => revision,
-            Outcome::Conflict => {
-                return Err(Failure::new(
-                    Exit::No,
-                    "conflict",
-                    format!("the pool {cidr} changed: try again"),
-                ));
-            }
-        };
+    if let Some(txn) = writer.switch_pool(&pool, true, &new_birth()).map_err(unwritten)? {
+        let revision = commit(&*store, txn.clone(), cidr).await?;
+        pool = pool.written(&txn, revision);
+        if writer.dialect() == Dialect::V3 {
+            tokio::time::sleep(ALLOCATIONS_END).await;
+        }
     }
     let now = ipam_state(context).await?;
     let used = in_use(&now);
     if used > 0 {
-        return Err(refuse(used));
+        return Err(refuse(used, "the pool is disabled, and no more are allocated"));
     }
     let mut blocks = 0;
     for block in now.blocks.values().map(|b| &b.value).filter(|b| cidr.covers(&b.cidr())) {
@@ -331,12 +376,12 @@ async fn delete(context: &Context, cidr: Cidr) -> Result<(), Failure> {
             }
         }
     }
-    let txn = Txn { compare: vec![Compare::ModRevision(key.clone(), last)], ops: vec![Op::Delete { key }] };
-    commit(&*store, txn, cidr).await?;
-    store::say(
-        context.globals.output,
-        &format!("pool {cidr} is removed with {}", counted(blocks, "empty block")),
-    )
+    commit(&*store, writer.delete_pool(&pool), cidr).await?;
+    let mut text = format!("pool {cidr} is removed with {}", counted(blocks, "empty block"));
+    if let Some(other) = pool.others.first() {
+        text = format!("{text}; {other} has the same prefix, and counts from now on");
+    }
+    store::say(context.globals.output, &text)
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use serde::Serialize;
 use serde_json::{Map, Value};
 use tortie_config::key::{IpFamily, Key, Scope, prefix};
+use tortie_config::resource::Setting;
 use tortie_net::Cidr;
 
 use super::open::open;
@@ -19,7 +20,7 @@ use crate::cli::failure::{Exit, Failure};
 use crate::cli::output::{self, table};
 use tortie_engine::ipam::Keyspace;
 use tortie_engine::ipam::check::IpamState;
-use tortie_engine::model::endpoint_name::name_of_stored;
+use tortie_engine::model::endpoint_name::{endpoint_name, name_of_stored};
 use tortie_store::Snapshot;
 
 #[derive(Debug, Serialize)]
@@ -53,7 +54,9 @@ struct AddressView {
 /// Maps tunnel addresses in a prefix to their hosts.
 fn tunnels(snapshot: &Snapshot, within: Cidr) -> BTreeMap<IpAddr, Vec<String>> {
     let mut found: BTreeMap<IpAddr, Vec<String>> = BTreeMap::new();
-    for kv in snapshot.entries.iter().filter(|kv| kv.key.ends_with("/config/IpInIpTunnelAddr")) {
+    let is_tunnel =
+        |key: &str| Setting::TUNNEL_ADDRESSES.iter().any(|name| key.ends_with(&format!("/config/{name}")));
+    for kv in snapshot.entries.iter().filter(|kv| is_tunnel(&kv.key)) {
         let addr = std::str::from_utf8(&kv.value).ok().and_then(|text| text.trim().parse().ok());
         if let (Ok(Key::Setting(Scope::Host(host), _)), Some(addr)) = (Key::parse(&kv.key), addr)
             && within.contains(addr)
@@ -83,6 +86,8 @@ fn name_of(snapshot: &Snapshot, key: &str) -> String {
     let stored = stored.ok().and_then(|at| snapshot.entries.get(at));
     match (Key::parse(key), stored) {
         (Ok(Key::Endpoint(endpoint)), Some(kv)) => name_of_stored(&endpoint, &kv.value),
+        // The endpoint is an object of Calico 3.
+        (Ok(Key::Endpoint(endpoint)), None) => endpoint_name(&endpoint),
         _ => key.to_owned(),
     }
 }
@@ -103,8 +108,9 @@ pub(in crate::cli) async fn why(context: &Context, addr: IpAddr) -> Result<(), F
 
 async fn look(context: &Context, addr: IpAddr, live: bool) -> Result<(), Failure> {
     let (store, _) = open(context).await?;
-    let snapshot = store.list(&IpamState::prefixes(&Keyspace::Global)).await?;
-    let ipam_state = IpamState::of(&Keyspace::Global, &snapshot);
+    let space = Keyspace::of(store.dialect().await?);
+    let snapshot = store.list(&IpamState::prefixes(&space)).await?;
+    let ipam_state = IpamState::of(&space, &snapshot);
     let block = ipam_state.block_of(addr);
     let held = block.and_then(|b| b.value.allocation(ordinal(b.value.cidr(), addr)?));
     let mut view = AddressView {
@@ -208,12 +214,13 @@ fn explain(out: &mut String, view: &AddressView) {
 
 pub(super) async fn block(context: &Context, cidr: Cidr) -> Result<(), Failure> {
     let (store, _) = open(context).await?;
-    let mut prefixes = IpamState::prefixes(&Keyspace::Global);
+    let space = Keyspace::of(store.dialect().await?);
+    let mut prefixes = IpamState::prefixes(&space);
     prefixes.retain(|prefix| !prefix.starts_with(prefix::BGP));
     let snapshot = store.list(&prefixes).await?;
-    let ipam_state = IpamState::of(&Keyspace::Global, &snapshot);
+    let ipam_state = IpamState::of(&space, &snapshot);
     let Some(view) = words::block(&ipam_state, cidr, holders(&snapshot, &ipam_state, cidr)) else {
-        let key = Keyspace::Global.blocks(IpFamily::of_cidr(&cidr));
+        let key = space.blocks(IpFamily::of_cidr(&cidr));
         return Err(Failure::new(
             Exit::No,
             "not-found",

@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::machine::Machine;
 use super::systemd::package;
 use crate::common::command::{stderr, stdout};
-use crate::common::felix2_rules::Felix;
+use crate::common::felix_rules::calico2::Felix;
 
 const BIRD: &str = "router id 192.0.2.13;
 protocol static { ipv4; route 10.244.0.0/26 blackhole; }

@@ -7,6 +7,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::common::command::{stderr, stdout};
+use crate::common::concurrency::{LABS, Membership};
 
 /// Timeout for events that take a second on an idle machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -71,6 +72,7 @@ pub(crate) struct Machine {
     first: u32,
     cgroup: PathBuf,
     dir: tempfile::TempDir,
+    _group: Membership,
 }
 
 impl Machine {
@@ -91,6 +93,7 @@ impl Machine {
         let mounts = std::fs::read_to_string("/proc/mounts").unwrap();
         let unified = mounts.lines().map(|l| l.split(' ').collect::<Vec<_>>()).find(|l| l[2] == "cgroup2");
         let Some(unified) = unified else { return skip("no control groups of version 2") };
+        let group = LABS.join();
         let dir = tempfile::tempdir().unwrap();
         let (root, out) = (dir.path().join("root"), dir.path().join("out"));
         std::fs::create_dir(&root).unwrap();
@@ -109,7 +112,7 @@ impl Machine {
             .stderr(log)
             .spawn()
             .unwrap();
-        let mut this = Self { outer, first: 0, cgroup, dir };
+        let mut this = Self { outer, first: 0, cgroup, dir, _group: group };
         this.until("systemd is the first process", |this| {
             let children = format!("/proc/{0}/task/{0}/children", this.outer.id());
             let first = std::fs::read_to_string(children).unwrap_or_default();

