@@ -69,8 +69,8 @@ impl Workload {
     fn connect(&self, addr: &'static str) -> Option<TcpStream> {
         self.inside(move || {
             let to: SocketAddr = format!("{addr}:{PORT}").parse().unwrap();
-            let mut stream = TcpStream::connect_timeout(&to, Duration::from_millis(1_500)).ok()?;
-            stream.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+            let mut stream = TcpStream::connect_timeout(&to, Duration::from_secs(3)).ok()?;
+            stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
             stream.write_all(b"?").ok()?;
             stream.read_exact(&mut [0]).ok()?;
             Some(stream)
@@ -166,10 +166,12 @@ impl Agent {
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
         let revision: u64 = said.split_whitespace().last().unwrap().parse().unwrap();
         let socket = self.dir.path().join("tortie.sock");
-        let request = json!({"key": key, "revision": revision, "waitMillis": 20_000});
+        let most = Duration::from_secs(60);
+        let request = json!({"key": key, "revision": revision, "waitMillis": most.as_millis()});
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let answer: Value =
-            runtime.block_on(tortie::cli::Client::new(&socket).post("/v1/applied", &request)).unwrap();
+        let answer: Value = runtime
+            .block_on(tortie::cli::Client::new(&socket).post_and_wait("/v1/applied", &request, most))
+            .unwrap();
         assert_eq!(answer["result"], "applied", "{answer}\n{}", self.log());
     }
 }
@@ -329,9 +331,9 @@ impl Watching {
 }
 
 fn until(is: impl Fn() -> bool) {
-    let until = Instant::now() + Duration::from_secs(10);
+    let until = Instant::now() + Duration::from_secs(60);
     while !is() {
-        assert!(Instant::now() < until, "not within 10 s");
+        assert!(Instant::now() < until, "not within a minute");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
@@ -360,7 +362,7 @@ fn a_live_trace_shows_what_the_kernel_does_and_leaves_nothing_behind() {
 
         // Allowed: the first packet agrees with the evaluator; later packets belong to an established
         // connection.
-        let watching = Watching::arm(&agent, &nft, "2");
+        let watching = Watching::arm(&agent, &nft, "5");
         assert!(web.connect("10.65.0.2").is_some(), "{}", agent.log());
         let (code, found) = watching.end();
         assert_eq!(
@@ -378,7 +380,7 @@ fn a_live_trace_shows_what_the_kernel_does_and_leaves_nothing_behind() {
         let policy = r#"{"selector":"role == 'db'","inbound_rules":[{"action":"allow","protocol":"udp"},
             {"action":"deny","protocol":"tcp","dst_ports":[5432]}],"outbound_rules":[{"action":"allow"}]}"#;
         agent.write(POLICY, &["store", "put", POLICY, policy]);
-        let watching = Watching::arm(&agent, &nft, "2");
+        let watching = Watching::arm(&agent, &nft, "5");
         assert!(web.connect("10.65.0.2").is_none());
         let (code, found) = watching.end();
         assert_eq!(
@@ -397,7 +399,7 @@ fn a_live_trace_shows_what_the_kernel_does_and_leaves_nothing_behind() {
         run_nft(&nft, "add chain ip theirs fence { type filter hook forward priority 10 ; }");
         run_nft(&nft, "add rule ip theirs fence tcp dport 5432 drop");
         let others = tables(&nft);
-        let watching = Watching::arm(&agent, &nft, "3");
+        let watching = Watching::arm(&agent, &nft, "6");
         // Only one trace at a time.
         let port = PORT.to_string();
         let packet = ["policy", "trace", "--from", "web", "--to", "db", "--proto", "tcp", "--dport", &port];
@@ -420,7 +422,7 @@ fn a_live_trace_shows_what_the_kernel_does_and_leaves_nothing_behind() {
 
         // From an address of the host that is not in the store: no rule applies, and the evaluator agrees.
         ip("address add 10.99.0.1/32 dev lo");
-        let watching = Watching::arm_from("10.99.0.1", &agent, &nft, "2");
+        let watching = Watching::arm_from("10.99.0.1", &agent, &nft, "5");
         let to: SocketAddr = ("10.65.0.2".parse::<std::net::IpAddr>().unwrap(), PORT).into();
         let socket =
             rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::STREAM, None)
@@ -538,6 +540,8 @@ fn arrivals(
 ) -> JoinHandle<BTreeSet<u32>> {
     let stop = Arc::clone(stop);
     let socket = at.inside(move || UdpSocket::bind((addr, port)).unwrap());
+    // Room for some seconds: a thread that a busy machine does not run must not count as a lost packet.
+    rustix::net::sockopt::set_socket_recv_buffer_size_force(&socket, 16 << 20).unwrap();
     std::thread::spawn(move || {
         socket.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
         let (mut seen, mut number) = (BTreeSet::new(), [0; 4]);

@@ -12,16 +12,24 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::common::concurrency;
 use crate::common::hosts::{Hosts, PATIENCE, Plan, block, block_keys, lab_data, within};
 use crate::common::route_churn::RouteFlood;
+use crate::interop::rig::stalled;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use tortie_topology::Signal;
 
 const PER_SECOND: u32 = 55_000;
 const CHURN: Duration = Duration::from_secs(10);
+/// Number of routes deleted under the flood that prove that the agent repairs: more than were there.
+const ATTACKS: usize = 20;
+/// Maximum time to the right state after the flood. Without a comparison for the loss it would take minutes.
+const MOST: Duration = Duration::from_secs(2);
+const MOST_IF_BUSY: Duration = Duration::from_secs(15);
 const OWN: u32 = 50;
 const LEARNED: u32 = 200;
 
@@ -75,11 +83,28 @@ fn routes(hosts: &Hosts, own: bool) -> Vec<String> {
     lines
 }
 
-/// Changes routes in the namespace at this path, from a thread that moves there.
-fn churn_in(netns: &Path) -> f64 {
+/// Permission for the flood to end, given at the latest when this is dropped.
+#[derive(Default)]
+struct MayEnd(Arc<AtomicBool>);
+
+impl Drop for MayEnd {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Changes routes in the namespace at this path, from a thread that moves there: for [`CHURN`], and until it is
+/// told to end. Returns the mean rate.
+fn churn_in(netns: &Path, may_end: &AtomicBool) -> f64 {
     let netns = File::open(netns).unwrap();
     move_into_link_name_space(netns.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
-    RouteFlood::new().churn(PER_SECOND, 5_000, CHURN)
+    let (flood, begin) = (RouteFlood::new(), Instant::now());
+    let (mut sum, mut parts) = (0.0, 0.0);
+    while begin.elapsed() < CHURN || !may_end.load(Ordering::Relaxed) {
+        sum += flood.churn(PER_SECOND, 5_000, CHURN / 10);
+        parts += 1.0;
+    }
+    sum / parts
 }
 
 #[test]
@@ -107,7 +132,9 @@ fn an_agent_that_cannot_read_under_a_flood_counts_it_and_is_right_within_two_sec
     assert!(before < 0.5, "{}", hosts.log(1));
 
     let netns = hosts.lab.netns("host1").unwrap();
-    let churn = std::thread::spawn(move || churn_in(&netns));
+    let may_end = MayEnd::default();
+    let ends = Arc::clone(&may_end.0);
+    let churn = std::thread::spawn(move || churn_in(&netns, &ends));
     std::thread::sleep(Duration::from_secs(2));
     // As on an overloaded or suspended host: the socket is not read until it is full.
     let lost = drops(pid);
@@ -121,15 +148,18 @@ fn an_agent_that_cannot_read_under_a_flood_counts_it_and_is_right_within_two_sec
     }
     hosts.run("host1", "ip nexthop flush proto 179");
     assert_eq!(routes(&hosts, true).len(), OWN as usize - 10 + 1, "the routes over nexthop objects went too");
-    within(Duration::from_secs(6), "the agent's buffer is full", || {
+    within(PATIENCE, "the agent's buffer is full", || {
         if drops(pid) > lost { Ok(()) } else { Err("no notification was lost".to_owned()) }
     });
     std::thread::sleep(Duration::from_secs(1).saturating_sub(held.elapsed()));
     hosts.signal("host1", Signal::CONT);
     let held = held.elapsed();
     // The agent continues during the flood; more own routes are deleted.
-    let mut attacks = 0;
+    let (mut attacks, begin) = (0, Instant::now());
     while !churn.is_finished() {
+        if attacks > ATTACKS || begin.elapsed() > PATIENCE {
+            may_end.0.store(true, Ordering::Relaxed);
+        }
         for i in 40..60 {
             let gone =
                 hosts.lab.exec("host1", &["ip", "route", "del", &cidr(2, i), "metric", "1790"]).unwrap();
@@ -138,7 +168,7 @@ fn an_agent_that_cannot_read_under_a_flood_counts_it_and_is_right_within_two_sec
         std::thread::sleep(Duration::from_millis(200));
     }
     let rate = churn.join().unwrap();
-    let end = Instant::now();
+    let (end, stalls) = (Instant::now(), stalled());
     let foreign = others.len() + 5_000;
     within(PATIENCE, "the end state is right", || {
         let now = routes(&hosts, true);
@@ -156,18 +186,21 @@ fn an_agent_that_cannot_read_under_a_flood_counts_it_and_is_right_within_two_sec
         }
     });
     let took = end.elapsed();
+    // The machine counts as busy if tasks waited for a processor for a quarter of the time.
+    let waited = stalls.zip(stalled()).map(|(then, now)| now.saturating_sub(then));
+    let is_busy = waited.is_none_or(|waited| waited > took / 4);
     let lost = overruns(&hosts);
     println!(
         "{rate:.0} changes/s for {CHURN:?}, held for {held:?}, {attacks} attacks later, {lost} overruns counted, right after {took:?}"
     );
     assert!(
-        took < Duration::from_secs(2),
+        took < if is_busy { MOST_IF_BUSY } else { MOST },
         "right within two seconds: {:#}",
         hosts.get(1, "/v1/history?max=40").unwrap()
     );
     assert!(lost > before, "an overrun is counted");
     assert!(
-        attacks > 20,
+        attacks > ATTACKS,
         "the agent repaired under the flood, so that there was something to take away: {attacks}"
     );
     // A busy machine proves the same with fewer changes; below this limit nothing would be proved.

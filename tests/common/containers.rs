@@ -85,7 +85,8 @@ pub(crate) fn serve_source_address(port: u16) {
 /// Connects from the namespace of this thread.
 pub(crate) fn source_seen_by(kind: Kind, to: &str) -> Result<IpAddr, String> {
     let to: SocketAddr = to.parse().unwrap();
-    let limit = Duration::from_millis(700);
+    // The kernel repeats a lost SYN after a second.
+    let limit = Duration::from_secs(3);
     let failed = |what: &str, error: std::io::Error| format!("{what} {to}: {error}");
     let mut text = String::new();
     match kind {
@@ -98,10 +99,13 @@ pub(crate) fn source_seen_by(kind: Kind, to: &str) -> Result<IpAddr, String> {
             let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
             let socket = UdpSocket::bind(any).unwrap();
             socket.connect(to).map_err(|e| failed("connect", e))?;
-            socket.set_read_timeout(Some(limit)).unwrap();
-            socket.send(b"?").map_err(|e| failed("send", e))?;
+            socket.set_read_timeout(Some(limit / 3)).unwrap();
             let mut octets = [0; 64];
-            let len = socket.recv(&mut octets).map_err(|e| failed("receive", e))?;
+            let mut ask = || {
+                socket.send(b"?").map_err(|e| failed("send", e))?;
+                socket.recv(&mut octets).map_err(|e| failed("receive", e))
+            };
+            let len = ask().or_else(|_| ask()).or_else(|_| ask())?;
             text = String::from_utf8_lossy(&octets[..len]).into_owned();
         }
     }

@@ -197,7 +197,7 @@ impl Cluster {
             member.start(etcd, dir.path());
         }
         let mut cluster = Self { etcd: etcd.to_owned(), dir, members, tls };
-        let until = Instant::now() + Duration::from_secs(15);
+        let until = Instant::now() + Duration::from_secs(30);
         while Instant::now() < until {
             if cluster
                 .members
@@ -215,7 +215,7 @@ impl Cluster {
     }
 
     fn healthy(&self) -> bool {
-        self.try_etcdctl(&["endpoint", "health"]).is_some()
+        self.try_etcdctl("5s", &["endpoint", "health"]).is_some()
     }
 
     /// Returns `host:port` of each member.
@@ -235,10 +235,10 @@ impl Cluster {
         }
     }
 
-    fn try_etcdctl(&self, args: &[&str]) -> Option<String> {
+    fn try_etcdctl(&self, limit: &str, args: &[&str]) -> Option<String> {
         let ctl = binary("etcdctl").expect("etcdctl comes with etcd");
         let mut command = Command::new(ctl);
-        command.env("ETCDCTL_API", "3").args(["--dial-timeout", "1s", "--command-timeout", "2s"]);
+        command.env("ETCDCTL_API", "3").args(["--dial-timeout", limit, "--command-timeout", limit]);
         command.arg("--endpoints").arg(self.endpoints());
         if let Some(tls) = &self.tls {
             command.arg("--cacert").arg(&tls.ca).arg("--cert").arg(&tls.cert).arg("--key").arg(&tls.key);
@@ -248,7 +248,7 @@ impl Cluster {
     }
 
     pub(crate) fn etcdctl(&self, args: &[&str]) -> String {
-        self.try_etcdctl(args).unwrap_or_else(|| panic!("etcdctl {args:?} fails"))
+        self.try_etcdctl("30s", args).unwrap_or_else(|| panic!("etcdctl {args:?} fails"))
     }
 
     /// Restarts killed members on their data.
@@ -276,7 +276,7 @@ impl Cluster {
     }
 
     pub(crate) fn wait_healthy(&self) {
-        let until = Instant::now() + Duration::from_secs(15);
+        let until = Instant::now() + Duration::from_secs(60);
         while !self.healthy() {
             assert!(Instant::now() < until, "etcd does not come back");
             std::thread::sleep(Duration::from_millis(50));

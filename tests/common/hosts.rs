@@ -79,6 +79,8 @@ pub(crate) struct Plan {
     pub(crate) tmpfs: &'static [&'static str],
     /// Hosts have an IPv6 address too: fd30::N.
     pub(crate) dual: bool,
+    /// Number of machines without links, `vm1` and so on: a test gives them links to hosts.
+    pub(crate) machines: usize,
 }
 
 /// A running lab.
@@ -215,7 +217,7 @@ impl Hosts {
     }
 
     pub(crate) fn try_etcdctl(&self, member: usize, words: &[&str]) -> Result<String, String> {
-        let mut all = vec!["env", "ETCDCTL_API=3", "etcdctl", "--dial-timeout=1s", "--command-timeout=3s"];
+        let mut all = vec!["env", "ETCDCTL_API=3", "etcdctl", "--dial-timeout=5s", "--command-timeout=10s"];
         all.extend(words);
         let output = self.lab.exec(&format!("etcd{member}"), &all).unwrap();
         if output.status.success() { Ok(stdout(&output)) } else { Err(stderr(&output)) }
@@ -249,6 +251,30 @@ impl Hosts {
     pub(crate) fn put(&self, key: &str, value: &str) {
         let output = self.store(&["put", "--raw", key, value]);
         assert!(output.status.success(), "{output:?}");
+    }
+
+    /// Writes a key and waits until the agent of a host has it in force.
+    pub(crate) fn put_in_force(&self, host: usize, key: &str, value: &str) {
+        let revision = self.put_at_revision(key, value);
+        self.until_in_force(host, key, revision);
+    }
+
+    /// Waits until the agent of a host has a revision of a key in force.
+    pub(crate) fn until_in_force(&self, host: usize, key: &str, revision: u64) {
+        let request = json!({ "key": key, "revision": revision, "waitMillis": 10_000 }).to_string();
+        within(PATIENCE, &format!("host{host}: {key} is in force"), || {
+            let (_, answer) = self.ask(host, "POST", "/v1/applied", &request)?;
+            if answer.contains(r#""result":"applied""#) { Ok(()) } else { Err(answer) }
+        });
+    }
+
+    /// Writes a key; returns the revision.
+    pub(crate) fn put_at_revision(&self, key: &str, value: &str) -> u64 {
+        let output = self.store(&["put", "--raw", key, value, "-o", "json"]);
+        assert!(output.status.success(), "{output:?}");
+        let text = stdout(&output);
+        let digits = text.split("revision ").nth(1).unwrap_or_else(|| panic!("no revision: {text}"));
+        digits.chars().take_while(char::is_ascii_digit).collect::<String>().parse().unwrap()
     }
 
     pub(crate) fn rm(&self, key: &str) {
@@ -485,6 +511,9 @@ fn text(plan: &Plan) -> String {
             "        - ip link set h{host} master br0\n        - ip link set m{host} master br1\n"
         );
         waits.push(format!("{{node: host{host}, stage: create-links}}"));
+    }
+    for machine in 1..=plan.machines {
+        let _ = writeln!(nodes, "    vm{machine}:\n      image: alpine\n      cmd: sleep infinity");
     }
     let cluster: Vec<String> =
         (1..=plan.etcd).map(|m| format!("etcd{m}=http://10.99.0.{}:2380", 100 + m)).collect();

@@ -13,7 +13,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
-use tortie_engine::routing::{ChangeId, Resolved};
+use tortie_engine::routing::{ChangeId, Resolved, RoutingView, VxlanDevice, VxlanIntent};
 use tortie_kernel::{
     BlackholeOutcome, KernelFact, KernelHandle, KernelIntent, KernelView, LearnedChange, Mode, Options,
     ToKernel, spawn,
@@ -22,8 +22,10 @@ use tortie_net::{Cidr, ScopedAddr};
 
 use super::concurrency::{self, Membership};
 
-/// Time limit for a fact to arrive.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+/// Time limit for a fact to arrive, and for what takes a fraction of a second on an idle machine.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+/// Number of tries to see that something is fast: a loaded machine may delay one of them.
+const TRIES: usize = 5;
 
 pub(crate) fn options(mode: Mode) -> Options {
     Options::new(mode)
@@ -92,8 +94,29 @@ impl Rig {
             change: ChangeId(self.generation),
             blackholes: blackholes.iter().map(|(p, c)| (cidr(p), ChangeId(*c))).collect(),
             tunnel: None,
+            vxlan: Arc::default(),
             view: Arc::default(),
         })));
+    }
+
+    /// Sends an intent with this VXLAN, and waits until it is applied.
+    pub(crate) fn overlay(&mut self, vxlan: &Arc<VxlanIntent>) {
+        self.generation += 1;
+        let generation = self.generation;
+        let local = |device: &Option<VxlanDevice>| device.as_ref().map(|device| device.local);
+        let view =
+            RoutingView { node_v4: local(&vxlan.v4), node_v6: local(&vxlan.v6), ..RoutingView::default() };
+        self.send(ToKernel::Intent(Arc::new(KernelIntent {
+            generation,
+            change: ChangeId(generation),
+            blackholes: Default::default(),
+            tunnel: None,
+            vxlan: Arc::clone(vxlan),
+            view: Arc::new(view),
+        })));
+        self.wait("Applied", |fact| {
+            matches!(fact, KernelFact::Applied { generation: g, .. } if *g == generation).then_some(())
+        });
     }
 
     /// Sends an intent with these blackholes. Returns those that failed.
@@ -106,6 +129,7 @@ impl Rig {
             change: ChangeId(generation),
             blackholes,
             tunnel: None,
+            vxlan: Arc::default(),
             view: Arc::default(),
         })));
         self.wait("Applied", |fact| match fact {
@@ -134,7 +158,12 @@ impl Rig {
         let next_hops: SmallVec<[ScopedAddr; 2]> = hops.iter().map(|h| h.parse().expect("address")).collect();
         let changes: Vec<LearnedChange> = prefixes
             .into_iter()
-            .map(|prefix| LearnedChange { prefix, next_hops: next_hops.clone(), change: ChangeId(1) })
+            .map(|prefix| LearnedChange {
+                prefix,
+                next_hops: next_hops.clone(),
+                local_pref: None,
+                change: ChangeId(1),
+            })
             .collect();
         let mut sum = (0, 0);
         for batch in changes.chunks(1024) {
@@ -204,6 +233,18 @@ pub(crate) fn blocks(count: u32) -> impl Iterator<Item = Cidr> {
 /// Returns `count` consecutive /122 blocks.
 pub(crate) fn blocks_v6(count: u128) -> impl Iterator<Item = Cidr> {
     (0..count).map(|i| Cidr::v6(((0x2001_0db8_u128 << 96) + (1 << 80) + i * 64).into(), 122))
+}
+
+/// Repeats a measurement until it is below the limit, at most five times. Returns the shortest time.
+pub(crate) fn fast(what: &str, limit: Duration, mut measure: impl FnMut() -> Duration) -> Duration {
+    let mut best = Duration::MAX;
+    for _ in 0..TRIES {
+        best = best.min(measure());
+        if best < limit {
+            return best;
+        }
+    }
+    panic!("{what}: {best:?} at best, of {limit:?}")
 }
 
 /// Polls until `check` returns true. Returns the time that took.

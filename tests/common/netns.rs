@@ -67,7 +67,7 @@ pub(crate) fn veth(name: &str, peer: &str, addresses: &[&str]) {
     ip(&format!("link set {name} up"));
     ip(&format!("link set {peer} up"));
     // Until the kernel reports that, routes of the link are shown as `linkdown`.
-    for _ in 0..200 {
+    for _ in 0..6_000 {
         if ip(&format!("link show {name}")).contains("state UP") {
             return;
         }

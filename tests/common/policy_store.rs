@@ -104,7 +104,7 @@ impl Policy {
             self.globals = (**globals).clone();
         }
         let (serial, change) = (self.serial, ChangeId(self.serial));
-        rig.send(ToKernel::Policy(Arc::new(PolicyChange { serial, change, delta, globals })));
+        rig.send(ToKernel::Policy(Arc::new(PolicyChange { serial, change, delta, globals, routings: None })));
     }
 
     /// Reloads the same store, as after a restart of the process.

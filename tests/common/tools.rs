@@ -14,3 +14,9 @@ pub(crate) fn tool(name: &str) -> Option<PathBuf> {
     eprintln!("skipped: {name} is missing; tests/tools/peers.sh brings it");
     None
 }
+
+/// Returns a folder in memory, if there is one: for tests of many writers, which wait for a busy disk longer
+/// than for each other.
+pub(crate) fn folder_in_memory() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").unwrap_or_else(|_| tempfile::tempdir().unwrap())
+}

@@ -8,6 +8,7 @@
     reason = "a test ends where something is not as it must be"
 )]
 
+mod calico3;
 mod check;
 mod command;
 #[path = "../common/mod.rs"]

@@ -95,7 +95,7 @@ async fn long_sixty_four_processes_for_one_host() {
 
 #[tokio::test]
 async fn sixteen_processes_on_one_file() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = crate::common::tools::folder_in_memory();
     let url = format!("sqlite:{}", dir.path().join("store.db").display());
     let store =
         tortie_store::open(&StoreOptions { url: url.clone(), create: true, ..StoreOptions::default() })

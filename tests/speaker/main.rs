@@ -19,6 +19,7 @@ mod bgp_load {
 }
 
 mod bfd;
+mod calico3;
 mod crowd;
 mod hostile;
 mod monitor;

@@ -6,7 +6,7 @@
 #   build   a C compiler, protoc and ip: installed where they are missing
 #   static  the same, and a C compiler for the C library musl
 #   demo    as build, and BIRD (about 6 MB)
-#   all     as demo, a C++ compiler for libFuzzer, and all daemons and clients of the tests (the default; about 350 MB)
+#   all     as demo, a C++ compiler for libFuzzer, and all daemons and clients of the tests (the default; about 550 MB)
 #
 # Daemons are not installed: their packages are downloaded and unpacked, so no service is started or enabled, no user is added
 # and the machine's network stays as it is. Only what a build needs from the system itself is installed (in CI systemd, too), with
@@ -15,7 +15,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 DIR=$(realpath -m "${1:-target/peers}")
 SET=${2:-all}
-STAMP="peers 18"
+STAMP="peers 20"
 PATH=$PATH:/usr/sbin:/sbin
 say() { echo "peers: $*" >&2; }
 fail() { say "$*"; exit 1; }
@@ -51,6 +51,8 @@ all_packages() {
   PACKAGES="$PACKAGES zsh-static zsh-common fish"
   # A machine with ipip and nf_tables at once: tests/tools/qemu-run.sh.
   [ "$(dpkg --print-architecture 2>/dev/null)" != amd64 ] || PACKAGES="$PACKAGES qemu-system-x86 linux-image-cloud-amd64"
+  # Who writes a Calico 3 store in OpenStack: tests/openstack. Two of its parts come from PyPI, by pip.
+  PACKAGES="$PACKAGES python3-pip python3-futurist python3-netaddr python3-pbr python3-requests python3-six"
   # What opens the page: tests/cli/page.
   PACKAGES="$PACKAGES chromium-headless-shell"
 }
@@ -158,7 +160,7 @@ wrap bird usr/sbin/bird
 wrap birdc usr/sbin/birdc
 if [ "$SET" = demo ]; then
   echo "$STAMP demo" > "$DIR/stamp"
-  say "ready: BIRD; make test unpacks more daemons (about 350 MB)"
+  say "ready: BIRD; make test unpacks more daemons (about 550 MB)"
   exit 0
 fi
 for d in zebra bgpd bfdd staticd; do wrap "frr-$d" "usr/lib/frr/$d" "" "--moduledir \"\$r/usr/lib/$lib/frr/modules\" "; done
@@ -227,6 +229,13 @@ mkdir -p "$DIR/go"
 GOROOT=${go%/} GOPATH="$DIR/root/usr/share/gocode" GOCACHE="$DIR/go" GO111MODULE=off CGO_ENABLED=0 GOFLAGS=-trimpath \
   "$go/bin/go" build -o "$DIR/bin/cnirun" tests/tools/cnirun.go || fail "tests/tools/cnirun.go does not compile"
 rm -rf "$DIR/go" "$DIR"/root/usr/lib/go-* "$DIR"/root/usr/share/go-* "$DIR/root/usr/share/gocode"
+# --- the writer of OpenStack: what Debian has not comes from PyPI, without the packages that it would pull in (all of Neutron)
+PYTHONPATH="$DIR/root/usr/lib/python3/dist-packages" PYTHONDONTWRITEBYTECODE=1 "${python/\$r/$DIR/root}" -m pip install -q --no-deps \
+  --no-compile --root-user-action=ignore --target "$DIR/root/pypi" networking-calico==3.12.0 etcd3gw==0.2.6 >"$DIR/pip.log" 2>&1 \
+  || fail "pip could not install networking-calico: $(tail -1 "$DIR/pip.log")"
+# Runs tests/openstack/neutron.py, which its caller names.
+sed "s,-m exabgp ,,; s,dist-packages,dist-packages:\$r/pypi," "$DIR/bin/exabgp" > "$DIR/bin/calico-neutron"
+chmod +x "$DIR/bin/calico-neutron"
 protoc -Itests/tools "--python_out=$DIR/root/usr/lib/python3/dist-packages" tests/tools/cri.proto
 cp tests/tools/cri.py "$DIR/root/usr/lib/python3/dist-packages/"
 sed "s,-m exabgp,-m cri,; s,^export PYTHONPATH,LD_LIBRARY_PATH=\$r/usr/lib/$lib; export LD_LIBRARY_PATH PYTHONPATH," \

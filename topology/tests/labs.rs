@@ -93,8 +93,7 @@ fn every_lab_can_be_built_and_its_routers_run() {
                     node.name,
                     log()
                 );
-                let links = common::run(&running, &node.name, "ip -br addr show dev eth1");
-                assert!(links.contains("UP"), "{links}");
+                common::shows(&running, &node.name, "ip -br addr show dev eth1", &[" UP "]);
             }
         }
         assert!(running.exit_status("store").unwrap().success());

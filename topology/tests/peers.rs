@@ -105,27 +105,27 @@ fn every_daemon_reaches_established_and_exchanges_routes() {
     let options = Options { rootless: one_user, ..common::options(dir.path()) };
     let lab = lab.up(&options, &mut |_| ()).unwrap_or_else(|e| panic!("{e}"));
     for name in names {
-        within(30, name, || asked(&lab, "bird", &["birdc", "show", "protocols", name], "Established"));
+        within(60, name, || asked(&lab, "bird", &["birdc", "show", "protocols", name], "Established"));
     }
-    within(20, "frr has bird's route", || {
+    within(60, "frr has bird's route", || {
         asked(&lab, "frr", &["vtysh", "-c", "show ip bgp"], "192.0.2.0/24")
     });
-    within(20, "frr's zebra has it in the kernel", || {
+    within(60, "frr's zebra has it in the kernel", || {
         asked(&lab, "frr", &["ip", "route", "show", "192.0.2.0/24"], "proto bgp")
     });
-    within(20, "gobgp has bird's route", || {
+    within(60, "gobgp has bird's route", || {
         asked(&lab, "gobgp", &["gobgp", "global", "rib"], "192.0.2.0/24")
     });
     if !one_user {
-        within(20, "openbgpd has bird's route", || {
+        within(60, "openbgpd has bird's route", || {
             asked(&lab, "openbgpd", &["bgpctl", "show", "rib"], "192.0.2.0/24")
         });
-        within(20, "bird has openbgpd's", || asked(&lab, "bird", &["birdc", "show", "route"], "10.3.0.0/24"));
+        within(60, "bird has openbgpd's", || asked(&lab, "bird", &["birdc", "show", "route"], "10.3.0.0/24"));
     }
     for prefix in ["10.1.0.0/24", "10.4.0.0/24"] {
-        within(20, prefix, || asked(&lab, "bird", &["birdc", "show", "route"], prefix));
+        within(60, prefix, || asked(&lab, "bird", &["birdc", "show", "route"], prefix));
     }
-    within(20, "etcd answers", || {
+    within(60, "etcd answers", || {
         asked(&lab, "etcd", &["env", "ETCDCTL_API=3", "etcdctl", "put", "/a", "b"], "OK")
     });
     lab.down().unwrap();

@@ -1,6 +1,6 @@
 //! State that Calico leaves on a host: BIRD's configuration, and Felix's rules and sets.
 
-use crate::common::felix2_rules::Felix;
+use crate::common::felix_rules::calico2::Felix;
 
 /// BIRD configuration as confd generates it from Calico's templates, in the syntax of BIRD 2: one daemon for
 /// both families, while Calico runs two.

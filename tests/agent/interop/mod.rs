@@ -18,7 +18,7 @@ mod migrate;
 mod ping;
 mod probe;
 mod restart;
-mod rig;
+pub(crate) mod rig;
 mod sessions;
 mod tables;
 mod two_hosts;

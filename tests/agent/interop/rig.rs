@@ -41,13 +41,13 @@ pub(crate) struct Net {
 }
 
 /// Minimum wait for any condition, which distinguishes slow from missing results.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 /// Time limit of a command in a node, after which it is killed.
-const COMMAND: Duration = Duration::from_secs(20);
+const COMMAND: Duration = Duration::from_secs(40);
 
 /// Returns the total time that tasks of this machine have waited for a processor; `None` if the kernel does
 /// not report it (pressure stall information, proc(5)).
-fn stalled() -> Option<Duration> {
+pub(crate) fn stalled() -> Option<Duration> {
     let text = std::fs::read_to_string("/proc/pressure/cpu").ok()?;
     text.lines().next()?.rsplit_once("total=")?.1.parse().ok().map(Duration::from_micros)
 }
@@ -65,7 +65,7 @@ impl Drop for Net {
 }
 
 /// Repeats a query until it succeeds and returns the result with the elapsed time. Panics with the last error
-/// after half a minute, or after `limit` if that is longer. A result after `limit` is an error, unless other
+/// after a minute, or after `limit` if that is longer. A result after `limit` is an error, unless other
 /// work kept the machine busy.
 pub(crate) fn within<T>(
     limit: Duration,
@@ -181,7 +181,17 @@ impl Net {
 
     /// Runs a command in a node, and kills it after a time limit: `vtysh` waits for its daemon forever.
     pub(crate) fn output(&self, node: &str, command: &[&str]) -> Result<Output, String> {
-        let limit = format!("{}", COMMAND.as_secs());
+        self.output_within(COMMAND, node, command)
+    }
+
+    /// The same with another limit.
+    pub(crate) fn output_within(
+        &self,
+        limit: Duration,
+        node: &str,
+        command: &[&str],
+    ) -> Result<Output, String> {
+        let limit = format!("{}", limit.as_secs());
         let limited = [&["timeout", "--signal=KILL", &limit], command].concat();
         self.running.exec(node, &limited).map_err(|e| e.to_string())
     }

@@ -121,7 +121,7 @@ fn two_uplinks_share_the_load_and_follow_the_store_and_the_link() {
         if peer["lastError"]["code"] == "link_down" { Ok(()) } else { Err(peer.to_string()) }
     });
     println!("session over: {} ms after the cable", took.as_millis());
-    assert!(took < Duration::from_secs(5), "that was the hold timer");
+    assert!(took < Duration::from_secs(30), "that was the hold timer");
     net.running.set_link("tor2", "eth1", true).unwrap();
     goes_over(&net, Instant::now(), &[1, 2]);
 

@@ -9,7 +9,7 @@
 
 mod guest;
 mod moving;
-mod rig;
+pub(crate) mod rig;
 mod rules;
 
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ use std::process::{Command, Stdio};
 use std::sync::LazyLock;
 
 use crate::common::concurrency;
-use rig::{Rig, within};
+use rig::{PATIENCE, Rig, within};
 use serde::{Deserialize, Serialize};
 
 /// Result of one case in the guest.
@@ -61,7 +61,7 @@ static RULES: Cases =
     LazyLock::new(|| cases("qemu-run.sh", "qemu-system-x86_64", "rules", &["-c", "2", "-m", "1024M"]));
 
 static MOVING: Cases = LazyLock::new(|| {
-    let options = ["-c", "2", "-m", "1024M", "-t", "560"];
+    let options = ["-c", "2", "-m", "1024M", "-t", "900"];
     cases("qemu-run.sh", "qemu-system-x86_64", "moving", &options)
 });
 
@@ -80,7 +80,7 @@ fn cases(
     }
     let _group = concurrency::EMULATED.join();
     let output = Command::new(root.join("tests/tools").join(machine))
-        .args(["-t", "200", "-e", "RUST_BACKTRACE=0", "-e", &format!("{GUEST}={guest}")])
+        .args(["-t", "500", "-e", "RUST_BACKTRACE=0", "-e", &format!("{GUEST}={guest}")])
         .args(options)
         .args(["-e", &format!("TORTIE_PEERS={}", peers.display()), "--"])
         .arg(std::env::current_exe().unwrap())
@@ -219,7 +219,7 @@ fn without_ipip_status_names_the_problem_and_routes_are_withheld() {
         let now = rig.routes("host1");
         if now == wanted { Ok(()) } else { Err(format!("{now:#?}, wanted {wanted:#?}")) }
     });
-    within(10_000, "status of host1", || {
+    within(PATIENCE, "status of host1", || {
         let status = rig.json("host1", &["tortie", "status", "-o", "json"]);
         let tunnel = status["problems"].as_array().unwrap().iter().find(|p| p["code"] == "tunnel").cloned();
         match tunnel {
@@ -242,11 +242,11 @@ fn without_ipip_status_names_the_problem_and_routes_are_withheld() {
     // Without an IPIP pool the problem is over, and all routes are plain.
     let (key, pool) = ("/calico/v1/ipam/v4/pool/10.244.0.0-16", r#"{"cidr":"10.244.0.0/16"}"#);
     rig.run("host2", &format!("tortie --datastore sqlite:/store/store.db store put {key} {pool}"));
-    within(2_000, "plain routes", || {
+    within(PATIENCE, "plain routes", || {
         let now = rig.routes("host1");
         if now.len() == 3 && !now.concat().contains("tunl0") { Ok(()) } else { Err(format!("{now:#?}")) }
     });
-    within(2_000, "status without trouble", || {
+    within(PATIENCE, "status without trouble", || {
         let status = rig.json("host1", &["tortie", "status", "-o", "json"]);
         let right =
             status["dataplane"]["tunnel"] == "none" && !status["problems"].to_string().contains("tunl0");

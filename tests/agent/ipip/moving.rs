@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use super::Case;
 use super::rig::within;
 use super::rules::{connect_hosts, ip, model};
-use crate::common::felix2_rules::Felix;
+use crate::common::felix_rules::calico2::Felix;
 
 const PATIENCE: u64 = 120_000;
 const ROUTE: &str = "10.244.2.0/26 via 10.0.1.2 dev tunl0";

@@ -33,6 +33,31 @@ pub(crate) fn within(millis: u64, what: &str, mut ask: impl FnMut() -> Result<()
     }
 }
 
+/// Number of tries to see that a repair is fast: a busy machine may delay one.
+pub(crate) const TRIES: usize = 3;
+/// Time limit in milliseconds of what takes a fraction of a second on an idle machine.
+pub(crate) const PATIENCE: u64 = 20_000;
+
+/// Disturbs a state and waits until it is right again, until a repair takes no longer than the limit; returns
+/// its milliseconds.
+pub(crate) fn repaired_within(
+    millis: u64,
+    what: &str,
+    mut disturb: impl FnMut(),
+    mut check: impl FnMut() -> Result<(), String>,
+) -> u64 {
+    let mut times = Vec::new();
+    for _ in 0..TRIES {
+        disturb();
+        let took = within(PATIENCE, what, &mut check);
+        if took <= millis {
+            return took;
+        }
+        times.push(took);
+    }
+    panic!("{what}: right only after {times:?} ms, not after {millis}")
+}
+
 impl Rig {
     /// Builds the lab; `None` if that is impossible, which is a failure in CI.
     pub(crate) fn up() -> Option<Self> {

@@ -25,6 +25,8 @@ use super::rig::within;
 
 /// Timeout in milliseconds for expected events, on a busy machine that emulates another.
 const PATIENCE: u64 = 60_000;
+/// Time limit of a datagram that has to arrive.
+const ARRIVAL: Duration = Duration::from_secs(30);
 /// Time without an event after which it counts as absent.
 const SILENCE: Duration = Duration::from_secs(2);
 
@@ -225,9 +227,9 @@ impl Machine {
         Self { agent, bird, log, web: listen("web1", &ports), other: listen("host2", &ports) }
     }
 
-    /// Returns the next datagram at the workload; `None` if none arrives.
-    fn next_datagram(&self) -> Option<Datagram> {
-        self.web.recv_timeout(SILENCE).ok()
+    /// Returns the next datagram at the workload; `None` if none arrives within the limit.
+    fn next_datagram(&self, limit: Duration) -> Option<Datagram> {
+        self.web.recv_timeout(limit).ok()
     }
 
     /// Checks both directions through the tunnel with the workloads' own addresses, under the installed
@@ -242,7 +244,7 @@ impl Machine {
         });
         let before = packets();
         at("host2", || send(OTHER_WEB, WEB, PLAIN));
-        let received = self.next_datagram().expect("a datagram to our workload");
+        let received = self.next_datagram(ARRIVAL).expect("a datagram to our workload");
         assert_eq!((received.from.ip(), received.port), (OTHER_WEB.into(), PLAIN));
         let after = packets();
         assert_eq!(after.0, before.0 + 1, "it came through the tunnel");
@@ -257,7 +259,7 @@ impl Machine {
     fn masqueraded(&mut self) -> String {
         while self.other.try_recv().is_ok() {}
         send(HOST, OTHER_WEB, PLAIN);
-        let received = self.other.recv_timeout(SILENCE).expect("a datagram of the host");
+        let received = self.other.recv_timeout(ARRIVAL).expect("a datagram of the host");
         assert_eq!(received.from.ip(), TUNNEL);
         format!("{received:?}")
     }
@@ -266,7 +268,7 @@ impl Machine {
     fn logged(&mut self, port: u16, prefix: &str, passes: bool) -> String {
         self.lines();
         at("host2", move || send(OTHER_WEB, WEB, port));
-        let received = self.next_datagram();
+        let received = self.next_datagram(if passes { ARRIVAL } else { SILENCE });
         assert_eq!(received.map(|received| received.port), passes.then_some(port));
         let lines = self.lines();
         let of_port = format!("DPT={port} ");
@@ -286,16 +288,16 @@ impl Machine {
     /// and that a host's is accepted.
     fn stranger(&mut self) -> String {
         at("host2", || tunnel_from(STRANGER));
-        assert!(self.next_datagram().is_none(), "a stranger's packet came through");
+        assert!(self.next_datagram(SILENCE).is_none(), "a stranger's packet came through");
         at("host2", || tunnel_from(OTHER_HOST));
-        assert!(self.next_datagram().is_some(), "a host's packet");
+        assert!(self.next_datagram(ARRIVAL).is_some(), "a host's packet");
         self.drop_is_explained("10.0.1.66")
     }
 
     /// Checks that a workload cannot send packets to the tunnel endpoint.
     fn workload(&mut self) -> String {
         at("web1", || tunnel_from(WEB));
-        assert!(self.next_datagram().is_none(), "a workload's tunnel packet came through");
+        assert!(self.next_datagram(SILENCE).is_none(), "a workload's tunnel packet came through");
         self.drop_is_explained("10.244.1.1")
     }
 
@@ -324,12 +326,12 @@ impl Machine {
         set("false");
         let off = within(PATIENCE, "the filter off", || {
             at("host2", || tunnel_from(STRANGER));
-            self.next_datagram().map(|_| ()).ok_or_else(|| "no packet".to_owned())
+            self.next_datagram(SILENCE).map(|_| ()).ok_or_else(|| "no packet".to_owned())
         });
         set("true");
         let on = within(PATIENCE, "the filter on", || {
             at("host2", || tunnel_from(STRANGER));
-            self.next_datagram().map_or(Ok(()), |received| Err(format!("{received:?}")))
+            self.next_datagram(SILENCE).map_or(Ok(()), |received| Err(format!("{received:?}")))
         });
         format!("off after {off} ms, on after {on} ms")
     }

@@ -51,8 +51,8 @@ pub(super) fn with_wrong_passwords(hosts: &Hosts) -> ExtraAgent {
     agent(hosts, "guards", "sqlite:/run/faults-guards.db", &[], &flags)
 }
 
-/// Starts an agent whose clock is an hour ahead once /run/faults-later exists; returns its start time, too.
-pub(super) fn with_clock_ahead(hosts: &Hosts) -> (ExtraAgent, Instant) {
+/// Starts an agent whose clock is an hour ahead once /run/faults-later exists.
+pub(super) fn with_clock_ahead(hosts: &Hosts) -> ExtraAgent {
     const LATER: &str = r#"
         #include <sys/syscall.h>
         #include <time.h>
@@ -72,10 +72,7 @@ pub(super) fn with_clock_ahead(hosts: &Hosts) -> (ExtraAgent, Instant) {
     cc.stdin.take().unwrap().write_all(LATER.as_bytes()).unwrap();
     assert!(cc.wait().unwrap().success(), "cc, which links this test, too");
     let before = ["env", "LD_PRELOAD=/run/later.so"];
-    (
-        start_extra_agent(hosts, "clock", "sqlite:/run/faults-clock.db", &before, "127.0.0.1:1793"),
-        Instant::now(),
-    )
+    start_extra_agent(hosts, "clock", "sqlite:/run/faults-clock.db", &before, "127.0.0.1:1793")
 }
 
 pub(super) fn start_extra_agent(

@@ -2,7 +2,6 @@
 //! leave unchanged.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use crate::common::hosts::{Hosts, PATIENCE, Plan, block, block_keys, stderr, stdout, within};
 
@@ -39,49 +38,34 @@ fn export(hosts: &Hosts) -> BTreeMap<String, String> {
     serde_json::from_str(&stdout(&hosts.store(&["export"]))).unwrap()
 }
 
-/// Both data models share the keys of IPAM, but the keys that show which addresses are in use are not read.
+/// Objects of Calico 3 in a v1 store would replace all that the agent knows.
 #[test]
-fn a_store_of_calico_3_is_left_as_it_is() {
-    let [affinity, assignment] = block_keys("10.244.1.0/26", "host1");
-    let mut data = BTreeMap::from([
-        (affinity, String::new()),
-        (assignment, block("10.244.1.0/26", "host1")),
-        ("/calico/resources/v3/projectcalico.org/nodes/host1".to_owned(), r#"{"kind":"Node"}"#.to_owned()),
-    ]);
-    let plan = Plan { hosts: 1, later: vec![1], data: Some(BTreeMap::new()), ..Plan::default() };
-    let Some(hosts) = Hosts::up(plan) else { return };
-    hosts.import(&data);
-    plug_in(&hosts);
-    hosts.run("host1", "ip route add 10.244.1.1 dev cali1");
-    hosts.start_agent(1);
-    let status = hosts.until(1, "holds still", |status| status["verdict"] == "frozen");
-    assert_eq!(first_problem(&status), "calico-3", "{status:#}");
-    assert_eq!(status["ready"], false);
-    assert!(hosts.log(1).contains("Calico 3"), "{}", hosts.log(1));
+fn a_store_that_becomes_calico_3s_is_followed_when_accepted() {
+    const NODE: &str = "/calico/resources/v3/projectcalico.org/nodes/host1";
+    const CLUSTER: &str = "/calico/resources/v3/projectcalico.org/clusterinformations/default";
+    let Some(hosts) = Hosts::up(Plan { hosts: 1, ..Plan::default() }) else { return };
+    hosts.until_routes(1, &["10.244.1.0/26 blackhole"]);
+    hosts.until(1, "ready", |status| status["ready"] == true);
+    let frozen = |status: &serde_json::Value| first_problem(status) == "calico-3";
+    hosts.put(NODE, r#"{"kind":"Node"}"#);
+    let status = hosts.until(1, "is frozen", frozen);
+    assert_eq!(status["verdict"], "frozen", "{status:#}");
+    within(PATIENCE, "the log says it", || match hosts.log(1) {
+        log if log.contains("Calico 3") => Ok(()),
+        log => Err(log),
+    });
     let doctor = stdout(&hosts.tortie(1, &["--datastore", STORE, "doctor"]));
-    assert!(doctor.starts_with("FAIL  the store is Calico 3's"), "{doctor}");
-    let check = hosts.tortie(1, &["--datastore", STORE, "ipam", "check"]);
-    assert!(stdout(&check).contains("Calico 3") && check.status.code() == Some(6), "{check:?}");
-    for command in ["ADD", "DEL", "STATUS"] {
-        let (done, said) = cni(&hosts, command, "host1");
-        assert!(!done && said.contains("Calico 3"), "{command}: {said}");
-    }
-    for words in [&["ipam", "release", "--from-check"][..], &["node", "delete", "host1"]] {
-        let refused = hosts.tortie(1, &[&["--datastore", STORE], words].concat());
-        assert!(refused.status.code() == Some(7) && stderr(&refused).contains("Calico 3"), "{refused:?}");
-    }
-    std::thread::sleep(Duration::from_secs(2));
-    assert_eq!(export(&hosts), data, "nobody wrote anything");
-    assert!(attached(&hosts).contains("cali1"));
-    // Without those keys it is an ordinary store: the workload is then unknown, which is a reason of its own.
-    hosts.rm("/calico/resources/v3/projectcalico.org/nodes/host1");
-    data.remove("/calico/resources/v3/projectcalico.org/nodes/host1");
-    let status = hosts.until(1, "sees it", |status| first_problem(status) == "unknown-workloads");
-    assert_eq!(status["ready"], false);
-    assert!(attached(&hosts).contains("cali1"));
-    assert!(stdout(&hosts.tortie(1, &["--datastore", STORE, "doctor"])).contains("unknown-workloads"));
+    assert!(doctor.starts_with("FAIL  objects of Calico 3 appeared"), "{doctor}");
+    hosts.until_routes(1, &["10.244.1.0/26 blackhole"]);
+    // Without them it is as before.
+    hosts.rm(NODE);
+    hosts.until(1, "continues", |status| status["verdict"] != "frozen");
+    hosts.put(CLUSTER, r#"{"spec":{"datastoreReady":true}}"#);
+    hosts.until(1, "is frozen again", frozen);
     assert!(hosts.tortie(1, &["store", "accept"]).status.success());
-    hosts.until(1, "continues", |status| status["ready"] == true);
+    hosts.until(1, "follows the objects", |status| {
+        status["store"]["frozen"].is_null() && first_problem(status) == "mixed-models"
+    });
 }
 
 /// Two agents in one namespace, or two machines with one name, would revert each other's changes.
@@ -142,8 +126,10 @@ fn another_name_takes_nothing_away_and_leaves_nothing() {
     assert_eq!(export(&hosts).into_keys().collect::<Vec<_>>(), before, "a failed ADD leaves nothing");
     hosts.kill("host1");
     let script = format!(
-        "{TORTIE} --datastore {STORE} --node renamed --socket /run/r.sock agent --http none --cache /run/r >/run/r.log 2>&1 & agent=$!; sleep 5;
-         {TORTIE} --node renamed --socket /run/r.sock status -o json; kill $agent; wait"
+        "{TORTIE} --datastore {STORE} --node renamed --socket /run/r.sock agent --http none --cache /run/r >/run/r.log 2>&1 & agent=$!
+         for i in $(seq 120); do
+           {TORTIE} --node renamed --socket /run/r.sock status -o json > /run/r.json; grep -q host-renamed /run/r.json && break; sleep 0.5
+         done; cat /run/r.json; kill $agent; wait"
     );
     let output = hosts.lab.exec("host1", &["sh", "-c", &script]).unwrap();
     let status: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
@@ -183,7 +169,7 @@ fn a_store_that_was_put_back_is_followed_only_when_accepted() {
     });
     let rewound = |status: &serde_json::Value| first_problem(status) == "store-rewound";
     copy("/store/copy", "/store/store");
-    hosts.until(1, "holds still", rewound);
+    hosts.until(1, "is frozen", rewound);
     hosts.until_routes(1, &["10.244.1.0/26 blackhole", "10.244.9.0/26 blackhole"]);
     let (done, said) = cni(&hosts, "ADD", "host1");
     assert!(!done && said.contains("try again later"), "{said}");

@@ -139,8 +139,8 @@ fn the_collector_takes_back_what_nobody_has_for_the_grace_time() {
     // Disabled by default.
     std::thread::sleep(Duration::from_secs(3));
     assert!(leaked.iter().all(|addr| !free(addr)));
-    hosts.put("/calico/v1/config/IpamLeakGracePeriodSecs", "3");
     let begin = std::time::Instant::now();
+    hosts.put("/calico/v1/config/IpamLeakGracePeriodSecs", "3");
     within(PATIENCE, "the leaked addresses are free", || {
         if leaked.iter().all(|addr| free(addr)) { Ok(()) } else { Err(hosts.log(1)) }
     });
@@ -151,11 +151,14 @@ fn the_collector_takes_back_what_nobody_has_for_the_grace_time() {
     }
     let (_, metrics) = hosts.ask(1, "GET", "/metrics", "").unwrap();
     assert!(metrics.contains("tortie_ipam_collected_addresses_total 2"), "{metrics}");
-    let line = metrics
-        .lines()
-        .filter(|l| l.starts_with("tortie_ipam_suspect_addresses{") && l.contains("kind=\"leaked\""));
-    // One address that this host lost, and one of a host that no longer exists.
-    assert!(line.clone().any(|l| l.ends_with(" 2")), "{metrics}");
+    within(PATIENCE, "the suspects are counted", || {
+        let (_, metrics) = hosts.ask(1, "GET", "/metrics", "")?;
+        let mut lines = metrics
+            .lines()
+            .filter(|l| l.starts_with("tortie_ipam_suspect_addresses{") && l.contains("kind=\"leaked\""));
+        // One address that this host lost, and one of a host that no longer exists.
+        if lines.any(|l| l.ends_with(" 2")) { Ok(()) } else { Err(metrics) }
+    });
     let log = hosts.log(1);
     assert!(log.contains(&format!("{}: released", leaked[0])) && log.contains("lab.gone"), "{log}");
     // The second address of the handle is leaked, too: now both are released.

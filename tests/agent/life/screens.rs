@@ -6,15 +6,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::Output;
+use std::process::{Output, Stdio};
 use std::time::Duration;
 
 use clap::CommandFactory;
 use serde_json::json;
 
 use super::mask::mask;
-use crate::common::hosts::{Hosts, PATIENCE, Plan, TORTIE, lab_data, stderr, stdout, within};
+use crate::common::hosts::{Hosts, PATIENCE, Plan, TORTIE, lab_data, poll_until, stderr, stdout, within};
 use crate::common::schema::Published;
 
 /// One run on host 1.
@@ -48,6 +49,11 @@ const fn no(command: &'static str, words: &'static [&'static str]) -> Run {
     Run { command, words, exit: 1, see: See::Both }
 }
 
+/// A value of the lab's store cannot be read.
+const fn partial(command: &'static str, words: &'static [&'static str]) -> Run {
+    Run { command, words, exit: 6, see: See::Both }
+}
+
 const fn text(command: &'static str, words: &'static [&'static str]) -> Run {
     Run { command, words, exit: 0, see: See::Text }
 }
@@ -74,6 +80,7 @@ const RUNS: &[Run] = &[
     both("bgp peers", &[]),
     text("bgp peers", &["-o", "wide"]),
     json_of("bgp peers", &["--all-nodes"], ANY),
+    both("bgp peers", &["--offline"]),
     both("bgp peer", &["host2"]),
     both("bgp ranges", &[]),
     both("bgp routes", &[]),
@@ -95,6 +102,8 @@ const RUNS: &[Run] = &[
     both("why route", &["10.244.2.0/26"]),
     both("why route", &["10.244.1.0/26", "--to", "172.30.0.254"]),
     no("why route", &["10.244.2.0/26", "--to", "host2"]),
+    json_of("why route", &["10.244.1.0/26", "--to", "172.30.0.254", "--offline"], 6),
+    json_of("why route", &["10.244.2.0/26", "--kernel", "--offline", "--route", "{\"source\":\"bgp\"}"], 6),
     both("why packet", &["--from", "lab/web1/eth1", "--to", "10.244.2.1", "--proto", "icmp"]),
     both("why ip", &["10.244.1.1"]),
     both("why drop", &[]),
@@ -115,11 +124,17 @@ const RUNS: &[Run] = &[
     json_of("ipam check", &["--store-only"], 1),
     both("store ls", &["/calico/bgp/v1/global/"]),
     both("store get", &["/calico/v1/Ready"]),
+    partial("store project", &[]),
+    both("store key", &["/calico/v1/Ready"]),
+    both("store key", &["/calico/resources/v3/projectcalico.org/widgets/a"]),
+    both("store name workload-endpoint", &["--orchestrator", "k8s", "--pod", "web-1", "--endpoint", "eth0"]),
+    both("store name workload-endpoint", &["--orchestrator", "cni", "--endpoint", "eth0"]),
     no("store validate", &[]),
     json_of("store export", &["--redact"], 0),
     json_of("store export", &["--cache"], 0),
     both("selector eval", &["--labels", "{\"app\":\"db\"}", "app == 'db'"]),
     no("selector eval", &["app == 'db'"]),
+    both("selector eval", &["--labels", "{\"app\":\"db\"}", "app starts with 'd'"]),
     both("selector match", &["app == 'web1'"]),
     no("selector match", &["app == 'nothing'"]),
     json_of("doctor", &[], ANY),
@@ -137,6 +152,7 @@ const RUNS: &[Run] = &[
     json_of("bgp mrt show", &["/run/table.mrt", "--summary"], 0),
     json_of("migrate check", &["--state-dir", "/run/migrate"], ANY),
     json_of("migrate plan", &["--state-dir", "/run/migrate"], ANY),
+    json_of("migrate data", &[], ANY),
     // Commands that change state.
     text("log level", &["all:debug"]),
     json_of("log level", &["--reset"], 0),
@@ -198,6 +214,7 @@ const RUNS: &[Run] = &[
     error(1, "bgp drain", &["nobody"]),
     error(3, "bgp ranges", &[AWAY]),
     error(3, "bgp peers", &[AWAY]),
+    error(2, "bgp peers", &["--offline", STORELESS]),
     error(1, "bgp routes", &["192.0.2.0/24"]),
     error(1, "bgp routes", &["--from", "nobody"]),
     error(2, "bgp routes", &["--within", "x"]),
@@ -224,6 +241,13 @@ const RUNS: &[Run] = &[
     error(1, "policy trace", &["--from", "x", "--to", "y", "--proto", "tcp"]),
     error(1, "why peer", &["nobody"]),
     error(2, "why route", &["10.0.0.0/33"]),
+    error(2, "why route", &["10.0.0.0/26", "--offline"]),
+    error(2, "why route", &["10.0.0.0/26", "--kernel", "--offline", "--route", "[]"]),
+    error(
+        2,
+        "why route",
+        &["10.0.0.0/26", "--kernel", "--offline", "--route", "{\"prefix\":\"10.0.1.0/26\"}"],
+    ),
     error(1, "why packet", &["--from", "x", "--to", "y", "--proto", "tcp"]),
     error(2, "why ip", &["x"]),
     error(2, "why drop", &["--since", "1w"]),
@@ -276,9 +300,13 @@ const RUNS: &[Run] = &[
     error(2, "store import", &["/run/bad.json"]),
     error(2, "store export", &[STORELESS]),
     error(1, "store export", &["--cache", "/run/none.json"]),
+    error(2, "store project", &[STORELESS]),
+    error(2, "store key", &["--nonsense"]),
+    error(2, "store name workload-endpoint", &["--nonsense"]),
     error(2, "store validate", &[STORELESS]),
     error(3, "store accept", &[AWAY]),
     error(2, "selector eval", &["role == 'db"]),
+    error(2, "selector eval", &["--grammar", "v1", "role contains 'db'"]),
     error(2, "selector match", &["role == 'db"]),
     error(2, "selector eval", &["--labels", "{", "all()"]),
     error(2, "agent", &["--as", "0"]),
@@ -307,6 +335,7 @@ const RUNS: &[Run] = &[
     error(7, "purge", &[]),
     error(2, "migrate check", &["--route-protocol", "4"]),
     error(2, "migrate plan", &["--route-metric", "0"]),
+    error(2, "migrate data", &["--write"]),
     error(1, "migrate adopt", &["--state-dir", "/run/migrate"]),
     error(1, "migrate rollback", &["--state-dir", "/run/migrate"]),
     error(1, "kurma setup", &[]),
@@ -399,7 +428,10 @@ fn up() -> Option<Hosts> {
         &["10.244.1.0/26 blackhole", "10.244.1.1", "10.244.2.0/26", "169.254.1.1", "default"],
     );
     hosts.until(1, "the first look around", |status| {
-        status["ready"] == true && status["policy"]["inSync"] == true
+        status["ready"] == true
+            && status["policy"]["inSync"] == true
+            && status["bgp"]["gracefulRestart"] == "idle"
+            && status["notes"].to_string().contains("own-only-hint")
     });
     let dump = Run { command: "bgp mrt dump", words: &["/run/table.mrt"], exit: 0, see: See::Text };
     within(PATIENCE, "a table is recorded", || {
@@ -542,22 +574,32 @@ fn errors(
 /// Checks commands that run until they are ended.
 fn live(hosts: &Hosts, published: &Published) -> Result<(), String> {
     for (command, words) in [("monitor", &[][..]), ("store watch", &["/calico/v1/ipam/v4/pool/"])] {
-        let end = ["timeout", "1.5", TORTIE, "-o", "json"];
+        let begin = ["env", "TORTIE_DATASTORE=sqlite:/store/store.db", TORTIE, "-o", "json"];
         let words: Vec<&str> =
-            end.into_iter().chain(command.split(' ')).chain(words.iter().copied()).collect();
-        let words: Vec<&str> =
-            ["env", "TORTIE_DATASTORE=sqlite:/store/store.db"].into_iter().chain(words).collect();
-        let output = std::thread::scope(|scope| {
-            let follows = scope.spawn(|| hosts.lab.exec("host1", &words).unwrap());
-            std::thread::sleep(Duration::from_millis(700));
-            let value = json!({ "cidr": "10.6.0.0/24", "masquerade": command == "monitor" });
-            hosts.put("/calico/v1/ipam/v4/pool/10.6.0.0-24", &value.to_string());
-            follows.join().unwrap()
+            begin.into_iter().chain(command.split(' ')).chain(words.iter().copied()).collect();
+        let spawned = hosts.lab.spawn("host1", &words, |c| {
+            c.stdin(Stdio::null()).stdout(Stdio::piped());
         });
-        if output.stdout.is_empty() {
-            return Err(format!("`{command}` says nothing: {}", stderr(&output)));
-        }
-        published.check_output(command, &output.stdout)?;
+        let mut child = spawned.map_err(|e| e.to_string())?;
+        let stdout = child.stdout.take().unwrap();
+        let (sender, lines) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                let _ = sender.send(line);
+            }
+        });
+        // What it prints is about changes since it follows, and nothing shows when that begins.
+        let mut round = 0;
+        let first = poll_until(PATIENCE, &format!("`{command}` says something"), || {
+            round += 1;
+            let value = json!({ "cidr": "10.6.0.0/24", "masquerade": round % 2 == 0 });
+            hosts.put("/calico/v1/ipam/v4/pool/10.6.0.0-24", &value.to_string());
+            lines.recv_timeout(Duration::from_millis(700)).map_err(|e| e.to_string())
+        });
+        let _ = child.kill();
+        let _ = child.wait();
+        let said: Vec<String> = std::iter::once(first?).chain(lines.iter()).collect();
+        published.check_output(command, said.join("\n").as_bytes())?;
     }
     Ok(())
 }

@@ -89,11 +89,12 @@ pub(crate) const ORDERS: &[Order] = &[
     Order {
         folder: "kernel/src",
         rows: "
-            options, intent, facts, counters, sysctl, worker |
+            options, intent, facts, counters, sysctl, worker, arrival |
             netlink |
             fib | netlink, options, intent, facts
-            endpoints | fib, counters, sysctl
-            nft | fib, worker
+            endpoints | fib, counters, sysctl, arrival
+            vxlan | fib
+            nft | vxlan, worker
             container | endpoints, nft
             thread, inspect, maintenance | container
             namespaces | container, inspect
@@ -103,7 +104,8 @@ pub(crate) const ORDERS: &[Order] = &[
         folder: "engine/src",
         rows: "
             model |
-            routing, policy, ipam | model
+            policy, ipam, writer | model
+            routing | policy
         ",
     },
     // Octets and values, the tables of routes, the sessions, and the speaker that joins them; BFD, BMP and MRT stand alone.
@@ -128,7 +130,7 @@ pub(crate) const ORDERS: &[Order] = &[
         folder: "store/src",
         rows: "
             mod |
-            octets, read_file |
+            octets, read_file, calico_address |
             data_model | mod
             txn, schema, writer_lock, metered, fixtures, cache | data_model
             feed | txn, cache

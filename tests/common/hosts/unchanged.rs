@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use super::Hosts;
+use super::{Hosts, PATIENCE, within};
 
 impl Hosts {
     /// Starts to watch these hosts for changes.
@@ -13,24 +13,33 @@ impl Hosts {
         let watch = |host: &usize| {
             let file = self.dir.path().join(format!("monitor{host}-{}", rand::random::<u32>()));
             let out = std::fs::File::create(&file).unwrap();
+            let others = self.netlink_listeners(*host);
             let child =
                 self.lab.spawn(&Self::node(*host), &["ip", "-ts", "monitor", "route", "nexthop"], |c| {
                     c.stdin(Stdio::null()).stdout(out).stderr(Stdio::null());
                 });
+            within(PATIENCE, "ip monitor listens", || {
+                let now = self.netlink_listeners(*host);
+                if now.is_subset(&others) { Err(format!("{now:?}")) } else { Ok(()) }
+            });
+            // The age of a session is compared with the time since `begin`, so it is read before.
+            let before = self.sessions(*host);
             let begin = Instant::now();
-            Watched {
-                host: *host,
-                file,
-                child: child.unwrap(),
-                begin,
-                before: self.sessions(*host),
-                routes: self.routes(*host),
-            }
+            let routes = self.routes(*host);
+            Watched { host: *host, file, child: child.unwrap(), begin, before, routes }
         };
-        let unchanged = Unchanged { watched: hosts.iter().map(watch).collect() };
-        // Until the monitors are listening.
-        std::thread::sleep(Duration::from_millis(300));
-        unchanged
+        Unchanged { watched: hosts.iter().map(watch).collect() }
+    }
+
+    /// Returns the inodes of a host's sockets that receive notifications of rtnetlink.
+    fn netlink_listeners(&self, host: usize) -> BTreeSet<String> {
+        let netns = self.lab.netns(&Self::node(host)).unwrap();
+        let process = netns.ancestors().nth(2).unwrap();
+        let table = std::fs::read_to_string(process.join("net/netlink")).unwrap();
+        let rows = table.lines().skip(1).map(|line| line.split_whitespace().collect::<Vec<_>>());
+        // Columns: address, protocol (0: NETLINK_ROUTE), port, groups, ..., inode.
+        let listens = |row: &Vec<&str>| row.get(1) == Some(&"0") && row.get(3) != Some(&"00000000");
+        rows.filter(listens).filter_map(|row| row.last().map(|inode| (*inode).to_owned())).collect()
     }
 }
 

@@ -36,8 +36,11 @@ impl Process {
     fn new() -> Self {
         let child = Command::new("unshare").args(["-n", "sleep", "600"]).spawn().unwrap();
         let own = std::fs::read_link("/proc/thread-self/ns/net").unwrap();
-        let path = format!("/proc/{}/ns/net", child.id());
-        while std::fs::read_link(&path).is_ok_and(|theirs| theirs == own) {
+        let of = |file: &str| format!("/proc/{}/{file}", child.id());
+        // It is in its namespace, and has its final name.
+        while std::fs::read_link(of("ns/net")).is_ok_and(|theirs| theirs == own)
+            || std::fs::read_to_string(of("comm")).is_ok_and(|name| name.trim() != "sleep")
+        {
             std::thread::sleep(std::time::Duration::from_millis(5));
         }
         Self(child)

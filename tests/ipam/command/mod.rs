@@ -2,6 +2,7 @@
 //! this host's kernel and network namespaces.
 
 mod address_use;
+mod calico3;
 mod check;
 mod nodes;
 mod pools;

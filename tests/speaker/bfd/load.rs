@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 use tortie::speaker::SpeakerFact;
 use tortie_bgp::bfd::{Cause, State as BfdState};
 
+use crate::bfd::stalls::Stalls;
 use crate::bfd::{Frr, times};
 use crate::rig::bird::Bird;
-use crate::rig::net::{self, Far};
+use crate::rig::net::{self, Commands, Far};
 use crate::rig::node::{Node, intent, peer, wait_for};
 
 /// Number of sessions, each with its own peer address.
@@ -152,16 +153,23 @@ fn downs(a: &Node, since: Instant) -> Vec<(String, Cause, Instant, Instant)> {
     a.timed_facts().into_iter().filter_map(down).collect()
 }
 
+/// A session that goes down within this time after a stall of the machine went down because of it.
+const AFTER_STALL: Duration = Duration::from_millis(300);
+/// Stall that can end a session: with it, three packets in a row may be late.
+const STALL: Duration = Duration::from_millis(50);
+
 /// Two busy loops, and a full table that is announced and withdrawn for this time: no session may go down. On
 /// a slow machine the first table may still be incomplete at the end.
-fn quiet_under_load(bird: &Bird, a: &Node, time: Duration) {
+fn quiet_under_load(far: &Far, bird: &Bird, a: &Node, time: Duration) {
     bird.ask("enable full");
     wait_for(Duration::from_secs(60), "the first of the table", || match a.routes() {
         n if n > 10 => Ok(()),
         n => Err(n.to_string()),
     });
-    let busy = Busy::loops(2);
-    let since = Instant::now();
+    let (busy, stalls) = (Busy::loops(2), Stalls::watch_with_link(far));
+    all_up(a);
+    let ups = || a.ask(|view| view.bfd_sessions()).values().map(|(_, s)| s.ups).sum::<u64>();
+    let (since, before) = (Instant::now(), ups());
     let (mut rounds, mut most) = (0, 0);
     while since.elapsed() < time {
         bird.ask("enable full");
@@ -175,21 +183,44 @@ fn quiet_under_load(bird: &Bird, a: &Node, time: Duration) {
         }
         rounds += 1;
     }
-    assert_eq!(downs(a, since), [], "after {rounds} rounds in {:?}", since.elapsed());
-    let ups = a.ask(|view| view.bfd_sessions()).values().map(|(_, s)| s.ups).sum::<u64>();
-    assert_eq!(ups, SESSIONS as u64);
-    eprintln!("no session lost in {:?}, {most} routes came, {rounds} times from the start", since.elapsed());
     drop(busy);
+    // What the speaker reports may come later than what it answers.
+    let lost = ups() - before;
+    wait_for(Duration::from_secs(60), "all losses to be reported", || match downs(a, since).len() as u64 {
+        reported if reported >= lost => Ok(()),
+        reported => Err(format!("{reported} of {lost}")),
+    });
+    let is_stall = |at: Instant| stalls.between(at.checked_sub(AFTER_STALL).unwrap_or(at), at) > STALL;
+    let (excused, lost): (Vec<_>, Vec<_>) =
+        downs(a, since).into_iter().partition(|(_, _, at, _)| is_stall(*at));
+    assert_eq!(lost, [], "after {rounds} rounds in {:?}", since.elapsed());
+    if !excused.is_empty() {
+        eprintln!("lost while the machine stood still: {excused:?}");
+    }
+    eprintln!("no session lost in {:?}, {most} routes came, {rounds} times from the start", since.elapsed());
+}
+
+/// Waits until the kernel carries out a change of a link at once: it removes the namespaces of earlier tests
+/// meanwhile, and holds its lock.
+fn calm(commands: &mut Commands) {
+    let mut quick = 0;
+    wait_for(Duration::from_secs(60), "the kernel to have time", || {
+        let at = Instant::now();
+        commands.run("link set far mtu 1500");
+        quick = if at.elapsed() < CUT { quick + 1 } else { 0 };
+        if quick >= 5 { Ok(()) } else { Err(format!("{:?}", at.elapsed())) }
+    });
 }
 
 /// Cuts the link repeatedly under load. Returns the detection times of all sessions and cuts, sorted.
 fn cuts(far: &Far, a: &Node, count: usize) -> Vec<Duration> {
-    let busy = Busy::loops(2);
+    let (busy, stalls) = (Busy::loops(2), Stalls::watch());
     let mut commands = far.commands();
     let (mut seen, mut received) = (Vec::new(), Vec::new());
     let mut slow = Vec::new();
     for round in 0..count {
         all_up(a);
+        calm(&mut commands);
         // At varying times after the last packets.
         std::thread::sleep(Duration::from_millis(u64::try_from(round * 37 % 100).unwrap()));
         let at = Instant::now();
@@ -207,7 +238,8 @@ fn cuts(far: &Far, a: &Node, count: usize) -> Vec<Duration> {
         slow.extend((took > CUT).then_some(took));
         let from = if took > CUT { at + took } else { at };
         for (_, _, noticed, reported) in downs(a, at) {
-            seen.push(noticed.saturating_duration_since(from));
+            // Time in which the machine stood still is not the speaker's.
+            seen.push(noticed.saturating_duration_since(from).saturating_sub(stalls.between(from, noticed)));
             received.push(reported.saturating_duration_since(from));
         }
         commands.run("link set far up");
@@ -234,7 +266,7 @@ fn judge(seen: &[Duration]) {
 
 fn holds(test: &str, other: Other, quiet: u64, cut: usize) {
     let Some((far, bird, _frr, a)) = setup(test, other) else { return };
-    quiet_under_load(&bird, &a, Duration::from_secs(quiet));
+    quiet_under_load(&far, &bird, &a, Duration::from_secs(quiet));
     judge(&cuts(&far, &a, cut));
 }
 

@@ -2,6 +2,7 @@
 //! session.
 
 mod load;
+mod stalls;
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -28,7 +29,11 @@ fn socket(addr: &str) -> String {
     if addr.contains(':') { format!("[{addr}]:1790") } else { format!("{addr}:1790") }
 }
 
-/// Starts a node with the other end as its peer `far`, with BFD of 3 x 100 ms.
+/// Detection time of both ends: 3 x 300 ms. The daemons have ordinary priority, and on a loaded machine one
+/// of them may not run for a tenth of a second.
+const DETECTION: Duration = Duration::from_millis(900);
+
+/// Starts a node with the other end as its peer `far`, with BFD of 3 x 300 ms.
 fn node(family: usize, asn: u32) -> Node {
     Node::start(wants(family, asn))
 }
@@ -37,7 +42,7 @@ fn wants(family: usize, asn: u32) -> RoutingIntent {
     let mut us = intent(&socket(NEAR[family]), 64512, &["10.1.0.0/26", "fd00:1::/122"]);
     let mut far = peer(&socket(FAR[family]), NEAR[family], asn);
     (far.ipv4, far.ipv6) = (family == V4, family == V6);
-    far.bfd = times(100, 3);
+    far.bfd = times(300, 3);
     us.peers.insert("far".into(), far);
     us
 }
@@ -58,7 +63,7 @@ impl Node {
     /// Waits until BGP and BFD have been up for a while. FRR 8.4 replaces the BFD session of an IPv6
     /// neighbour when BGP comes up, and ends BGP because of that.
     fn steady(&self) {
-        let while_up = Duration::from_millis(1500);
+        let while_up = DETECTION * 2;
         wait("both sessions to be steady", || {
             let bgp = self.peer("far").and_then(|p| p.uptime).unwrap_or_default();
             let bfd = self.bfd("far").filter(|(_, s)| s.state == BfdState::Up).map(|(_, s)| s.since);
@@ -67,10 +72,6 @@ impl Node {
     }
 
     /// Returns the time at which BFD ended the session.
-    fn lost(&self) -> Option<Instant> {
-        self.lost_since(self.started)
-    }
-
     fn lost_since(&self, since: Instant) -> Option<Instant> {
         self.timed_facts().into_iter().filter(|(at, _)| *at >= since).find_map(|(at, fact)| match fact {
             SpeakerFact::Peer { from: State::Established, down: Some(down), .. } => {
@@ -83,11 +84,6 @@ impl Node {
             }
             _ => None,
         })
-    }
-
-    fn still_established(&self) {
-        assert!(self.lost().is_none());
-        assert_eq!(self.state("far"), Some(State::Established));
     }
 }
 
@@ -108,23 +104,34 @@ fn cut_one_way(family: usize, a: &Node) {
 
 /// Cuts the link and checks that the session goes down in time.
 fn cut(far: &Far, a: &Node) {
+    wait("the detection time of both ends", || match a.bfd("far") {
+        Some((_, s)) if s.detection_time == Some(DETECTION) => Ok(()),
+        other => Err(format!("{other:#?}")),
+    });
     let at = Instant::now();
     far.link(false);
+    let cut = Instant::now();
     wait("the session to end", || {
         if a.lost_since(at).is_some() { Ok(()) } else { Err(format!("{:#?}", a.bfd("far"))) }
     });
-    let took = a.lost_since(at).unwrap() - at;
-    // 3 x 100 ms; less than 200 ms would precede the time of the last packet. The rest is load of the test
-    // machine.
-    assert!((Duration::from_millis(150)..Duration::from_millis(600)).contains(&took), "{took:?}");
-    assert_eq!(a.bfd("far").unwrap().1.diagnostic.0, 1);
+    let lost = a.lost_since(at).unwrap();
+    // Not because of the link itself; the last packet came at most 300 ms before. How exact it is under load
+    // is the subject of `load`, which runs alone.
+    assert!(lost - at > Duration::from_millis(150), "{:?}", lost - at);
+    assert!(lost.saturating_duration_since(cut) < DETECTION * 5, "{:?}", lost - cut);
+    // The session may have begun anew since.
+    let cause = a.facts().into_iter().filter_map(|fact| match fact {
+        SpeakerFact::Bfd { from: BfdState::Up, cause, at: noticed, .. } if noticed >= at => Some(cause),
+        _ => None,
+    });
+    assert_eq!(cause.collect::<Vec<_>>(), [Cause::Expired]);
 }
 
-/// Returns BIRD's configuration: BGP, and BFD of 3 x 100 ms. `options`: options of the BGP protocol.
+/// Returns BIRD's configuration: BGP, and BFD of 3 x 300 ms. `options`: options of the BGP protocol.
 fn bird_config(family: usize, asn: u32, options: &str) -> String {
     let channel = if family == V4 { "ipv4" } else { "ipv6" };
     format!(
-        "protocol bfd {{ interface \"*\" {{ interval 100 ms; multiplier 3; }}; multihop {{ interval 100 ms; multiplier 3; }}; }}
+        "protocol bfd {{ interface \"*\" {{ interval 300 ms; multiplier 3; }}; multihop {{ interval 300 ms; multiplier 3; }}; }}
          protocol bgp tortie {{ local {} port 1790 as {asn}; neighbor {} port 1790 as 64512;
            connect delay time 1; connect retry time 1; error wait time 1, 1; strict bind yes; bfd on; {options}
            {channel} {{ import all; export where source = RTS_STATIC; }}; }}",
@@ -151,7 +158,7 @@ fn single_hop_with_bird(family: usize, test: &str) {
     let a = node(family, 65009);
     a.wait_established("far");
     a.bfd_up(Path::SingleHop);
-    bird_says(&bird, "Up", "0.100", "0.300");
+    bird_says(&bird, "Up", "0.300", "0.900");
     cut(&far, &a);
     // The link comes up again, and both sessions with it.
     far.link(true);
@@ -200,7 +207,7 @@ fn bfd_multihop_both_ways_with_bird() {
     let a = node(V4, 64512);
     a.wait_established("far");
     a.bfd_up(Path::Multihop);
-    bird_says(&bird, "Up", "0.100", "0.300");
+    bird_says(&bird, "Up", "0.300", "0.900");
     cut(&far, &a);
     bird.wait_for_output("show protocols tortie", "BFD session down");
 }
@@ -213,23 +220,25 @@ fn bfd_times_change_by_poll_both_ways_with_bird() {
     let mut a = node(V4, 65009);
     a.wait_established("far");
     a.bfd_up(Path::SingleHop);
-    bird_says(&bird, "Up", "0.100", "0.300");
-    a.intent.peers.get_mut("far").unwrap().bfd = times(250, 4);
+    bird_says(&bird, "Up", "0.300", "0.900");
+    a.steady();
+    let ups = a.bfd("far").unwrap().1.ups;
+    a.intent.peers.get_mut("far").unwrap().bfd = times(500, 4);
     a.apply();
     // BIRD now sends at our interval, and waits for four of our packets.
-    bird_says(&bird, "Up", "0.250", "1.000");
-    bird.configure(&config.replace("interval 100 ms", "interval 400 ms"));
+    bird_says(&bird, "Up", "0.500", "2.000");
+    bird.configure(&config.replace("interval 300 ms", "interval 800 ms"));
     wait("our times to follow", || match a.bfd("far") {
         Some((_, s))
-            if s.transmit_interval == Some(Duration::from_millis(400))
-                && s.detection_time == Some(Duration::from_millis(1200)) =>
+            if s.transmit_interval == Some(Duration::from_millis(800))
+                && s.detection_time == Some(Duration::from_millis(2400)) =>
         {
             Ok(())
         }
         other => Err(format!("{other:#?}")),
     });
-    assert_eq!(a.bfd("far").unwrap().1.ups, 1);
-    a.still_established();
+    assert_eq!(a.bfd("far").unwrap().1.ups, ups);
+    assert_eq!(a.state("far"), Some(State::Established));
 }
 
 #[test]
@@ -240,15 +249,15 @@ fn bfd_that_bird_no_longer_wants_costs_a_session_and_bgp_goes_on_without() {
     let a = node(V4, 65009);
     a.wait_established("far");
     a.bfd_up(Path::SingleHop);
+    let (flaps, at) = (a.peer("far").unwrap().flaps, Instant::now());
     // It stops without AdminDown, which cannot be distinguished from a cut.
     bird.configure(&config.replace("bfd on;", "bfd off;"));
-    wait(
-        "the session to end",
-        || if a.lost().is_some() { Ok(()) } else { Err(format!("{:#?}", a.bfd("far"))) },
-    );
+    wait("the session to end", || {
+        if a.lost_since(at).is_some() { Ok(()) } else { Err(format!("{:#?}", a.bfd("far"))) }
+    });
     a.wait_established("far");
     assert_ne!(a.bfd("far").unwrap().1.state, BfdState::Up);
-    assert_eq!(a.peer("far").unwrap().flaps, 1);
+    assert_eq!(a.peer("far").unwrap().flaps, flaps + 1);
 }
 
 #[test]
@@ -291,7 +300,7 @@ pub(crate) struct Frr {
 
 impl Frr {
     fn start(far: &Far, config: &str) -> Option<Self> {
-        let profile = "bfd\n profile fast\n  receive-interval 100\n  transmit-interval 100\n";
+        let profile = "bfd\n profile fast\n  receive-interval 300\n  transmit-interval 300\n";
         Self::start_with(far, Some(config), profile)
     }
 
@@ -343,14 +352,17 @@ impl Frr {
         String::from_utf8_lossy(&command.output().unwrap().stdout).into_owned()
     }
 
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.dir.path().join("log")).unwrap()
+    }
+
     fn wait_for_output(&self, command: &str, texts: &[&str]) {
         wait(&format!("FRR to say {texts:?} to {command:?}"), || {
             let answer = self.ask(&[command]);
             if texts.iter().all(|text| answer.contains(text)) {
                 Ok(())
             } else {
-                let log = std::fs::read_to_string(self.dir.path().join("log")).unwrap();
-                Err(format!("{answer}\n{log}"))
+                Err(format!("{answer}\n{}", self.log()))
             }
         });
     }
@@ -369,6 +381,8 @@ fn frr_config(family: usize, asn: u32) -> String {
         "router bgp {asn}
           bgp router-id 192.0.2.11
           no bgp ebgp-requires-policy
+          bgp log-neighbor-changes
+          no bgp fast-external-failover
           neighbor {near} remote-as 64512
           neighbor {near} port 1790
           neighbor {near} timers connect 1
@@ -384,7 +398,7 @@ fn frr_config(family: usize, asn: u32) -> String {
 }
 
 const FRR_UP: [&str; 4] =
-    ["Status: up", "Detect-multiplier: 3", "Transmission interval: 100ms", "Receive interval: 100ms"];
+    ["Status: up", "Detect-multiplier: 3", "Transmission interval: 300ms", "Receive interval: 300ms"];
 
 fn with_frr(family: usize, path: Path, test: &str) {
     let Some(far) = Far::make(test) else { return };
@@ -395,19 +409,28 @@ fn with_frr(family: usize, path: Path, test: &str) {
         config =
             config.replace(&line, &format!("{line}\n          neighbor {} ebgp-multihop 5", NEAR[family]));
         // FRR does not indicate that it treats an on-link neighbour as multihop.
-        us.peers.get_mut("far").unwrap().bfd = times(100, 3).map(|b| Bfd { multihop: Some(true), ..b });
+        us.peers.get_mut("far").unwrap().bfd = times(300, 3).map(|b| Bfd { multihop: Some(true), ..b });
     }
     let Some(frr) = Frr::start(&far, &config) else { return };
     let a = Node::start(us);
     a.wait_established("far");
     a.bfd_up(path);
-    a.steady();
     frr.wait_for_output("show bfd peers", &FRR_UP);
+    a.steady();
     assert_eq!(frr.ask(&["show bfd peers"]).contains("multihop"), path == Path::Multihop);
+    // In the log: the reason that `show bgp neighbors` has is soon replaced by another.
+    let ended_by_bfd = || {
+        let of_ours = |line: &&str| line.contains(NEAR[family]) && line.contains("Cease/BFD Down");
+        frr.log().lines().filter(of_ours).count()
+    };
+    let before = ended_by_bfd();
     cut(&far, &a);
     frr.wait_for_output("show bfd peers", &["Status: down", "Diagnostics: control detection time expired"]);
     if path == Path::SingleHop {
-        frr.wait_for_output(&format!("show bgp neighbors {}", NEAR[family]), &["Last reset", "BFD down"]);
+        wait("FRR to end the session", || match ended_by_bfd() {
+            now if now > before => Ok(()),
+            _ => Err(frr.log()),
+        });
     }
 }
 
@@ -433,24 +456,26 @@ fn bfd_times_change_by_poll_both_ways_and_admin_down_is_received_by_frr() {
     let mut a = node(V4, 65011);
     a.wait_established("far");
     a.bfd_up(Path::SingleHop);
+    a.steady();
+    let ups = a.bfd("far").unwrap().1.ups;
     let profile = |lines: &[&str]| frr.ask(&[&["conf t", "bfd", "profile fast"], lines].concat());
-    profile(&["detect-multiplier 5", "receive-interval 200", "transmit-interval 300"]);
+    profile(&["detect-multiplier 5", "receive-interval 400", "transmit-interval 500"]);
     wait("our times to follow", || match a.bfd("far") {
         Some((_, s))
             if s.remote_multiplier == 5
-                && s.transmit_interval == Some(Duration::from_millis(200))
-                && s.detection_time == Some(Duration::from_millis(1500)) =>
+                && s.transmit_interval == Some(Duration::from_millis(400))
+                && s.detection_time == Some(Duration::from_millis(2500)) =>
         {
             Ok(())
         }
         other => Err(format!("{other:#?}\n{}", frr.ask(&["show bfd peers"]))),
     });
-    a.intent.peers.get_mut("far").unwrap().bfd = times(350, 7);
+    a.intent.peers.get_mut("far").unwrap().bfd = times(600, 7);
     a.apply();
     // FRR's view of our parameters: its "Remote timers".
-    frr.wait_for_output("show bfd peers", &["Detect-multiplier: 7", "Transmission interval: 350ms"]);
-    assert_eq!(a.bfd("far").unwrap().1.ups, 1);
-    a.still_established();
+    frr.wait_for_output("show bfd peers", &["Detect-multiplier: 7", "Transmission interval: 600ms"]);
+    assert_eq!(a.bfd("far").unwrap().1.ups, ups);
+    assert_eq!(a.state("far"), Some(State::Established));
     // FRR receives our AdminDown. RFC 5882 3.2 requires that it keeps BGP; FRR 8.4 and BIRD 2.0 end the
     // session and re-establish it.
     a.intent.peers.get_mut("far").unwrap().bfd = None;
@@ -474,7 +499,7 @@ fn bfd_of_a_dynamic_peer_with_bird() {
         (Some((Path::SingleHop, s)), Some(State::Established)) if s.state == BfdState::Up => Ok(()),
         other => Err(format!("{other:#?}\n{}", bird.log())),
     });
-    bird_says(&bird, "Up", "0.100", "0.300");
+    bird_says(&bird, "Up", "0.300", "0.900");
     let at = Instant::now();
     far.link(false);
     wait("the session to end", || a.lost_since(at).map(|_| ()).ok_or_else(|| format!("{:#?}", a.facts())));

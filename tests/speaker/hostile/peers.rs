@@ -108,14 +108,19 @@ pub(crate) struct Hostile {
 }
 
 impl Hostile {
-    /// Stops them. Returns the number of garbage messages, connections and sessions that never read.
-    pub(crate) fn stop(self) -> (u64, u64, u64) {
-        self.stop.store(true, Ordering::Relaxed);
-        for thread in self.threads {
-            thread.join().unwrap();
-        }
+    /// Returns the number of garbage messages, connections and sessions that never read, so far.
+    pub(crate) fn counts(&self) -> (u64, u64, u64) {
         let count = |n: &AtomicU64| n.load(Ordering::Relaxed);
         (count(&self.garbage), count(&self.connects), count(&self.stuck))
+    }
+
+    /// Stops them. Returns the same at their end.
+    pub(crate) fn stop(mut self) -> (u64, u64, u64) {
+        self.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            thread.join().unwrap();
+        }
+        self.counts()
     }
 }
 

@@ -19,7 +19,7 @@ use tortie_net::Cidr;
 use crate::rig::net::with_others;
 
 const TORTIE: &str = env!("CARGO_BIN_EXE_tortie");
-const SOON: Duration = Duration::from_secs(30);
+const SOON: Duration = Duration::from_secs(60);
 const PREFIXES: [&str; 4] = ["198.51.100.0/24", "198.51.100.128/25", "203.0.113.0/24", "203.0.113.7/32"];
 
 /// Independent MRT readers with the same output format: RIPE's bgpdump, and mrtparse.

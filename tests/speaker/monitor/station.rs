@@ -81,8 +81,8 @@ fn a_station_receives_everything_in_order_and_again_after_a_break() {
     let Message::Initiation(tlvs) = Message::next(&octets).unwrap().unwrap().0 else { panic!("{octets:?}") };
     assert!(tlvs.iter().any(|t| t.kind == 2 && t.value == b"h1"));
 
-    // Live messages.
-    let mut replay = agent.replay(&file, "4");
+    // Live messages. The session has to last until the second station has its table.
+    let mut replay = agent.replay(&file, "15");
     station.up();
     assert_eq!(station.routes(4), all());
 

@@ -101,11 +101,12 @@ pub(crate) fn listens(at: IpAddr, port: u16) -> bool {
     })
 }
 
-/// Returns a command in a named namespace, or in the test's own.
+/// Returns a command in a named namespace, or in the test's own. A named one is another machine, which does
+/// not wait for the load of this one: its programs come before all others.
 pub(crate) fn command(namespace: Option<&str>, program: &std::path::Path) -> Command {
     let Some(namespace) = namespace else { return Command::new(program) };
-    let mut command = Command::new("ip");
-    command.args(["netns", "exec", namespace]).arg(program);
+    let mut command = Command::new("nice");
+    command.args(["-n", "-19", "ip", "netns", "exec", namespace]).arg(program);
     command
 }
 

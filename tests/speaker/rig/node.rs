@@ -18,12 +18,12 @@ use tortie_engine::routing::{
 };
 use tortie_net::{Cidr, ScopedAddr};
 
-pub(crate) const SOON: Duration = Duration::from_secs(10);
+/// Time limit for what takes a second on an idle machine.
+pub(crate) const SOON: Duration = Duration::from_secs(60);
 
 pub(crate) struct Node {
     pub(crate) handle: SpeakerHandle,
     pub(crate) intent: RoutingIntent,
-    pub(crate) started: Instant,
     thread: Option<JoinHandle<()>>,
     facts: Arc<Mutex<Vec<(Instant, SpeakerFact)>>>,
     kernel: Arc<Mutex<BTreeMap<Cidr, Vec<ScopedAddr>>>>,
@@ -44,7 +44,7 @@ pub(crate) fn addr(text: &str) -> IpAddr {
 pub(crate) fn intent(at: &str, asn: u32, blocks: &[&str]) -> RoutingIntent {
     let listen: SocketAddr = at.parse().unwrap();
     let own: Vec<Cidr> = blocks.iter().map(|b| cidr(b)).collect();
-    let pool = |c| PoolView { cidr: cidr(c), ipip: None, disabled: false };
+    let pool = |c| PoolView { cidr: cidr(c), ipip: None, vxlan: None, disabled: false };
     RoutingIntent {
         asn,
         router_id: match listen.ip() {
@@ -57,11 +57,22 @@ pub(crate) fn intent(at: &str, asn: u32, blocks: &[&str]) -> RoutingIntent {
         ranges: Persistent::default(),
         originated: own
             .iter()
-            .map(|c| (*c, Originated { kind: OriginKind::OwnBlock, key: c.to_string().into(), revision: 1 }))
+            .map(|c| {
+                (
+                    *c,
+                    Originated {
+                        kind: OriginKind::OwnBlock,
+                        key: c.to_string().into(),
+                        revision: 1,
+                        priority: None,
+                    },
+                )
+            })
             .collect(),
         blackholes: Arc::new(own.iter().copied().collect()),
         withheld_blocks: Default::default(),
         tunnel: None,
+        vxlan: Arc::default(),
         view: Arc::new(RoutingView {
             node: at.into(),
             pools: vec![pool("10.0.0.0/8"), pool("fd00::/8")],
@@ -69,6 +80,7 @@ pub(crate) fn intent(at: &str, asn: u32, blocks: &[&str]) -> RoutingIntent {
             ..RoutingView::default()
         }),
         addresses: Addresses::default(),
+        endpoint_routings: Default::default(),
         notes: Arc::default(),
     }
 }
@@ -102,8 +114,7 @@ impl Node {
         )
         .unwrap();
         play_kernel_and_agent(&handle, fact_in, batch_in, &facts, &kernel, &withdrawn);
-        let node =
-            Self { handle, intent, started: Instant::now(), thread: Some(thread), facts, kernel, withdrawn };
+        let node = Self { handle, intent, thread: Some(thread), facts, kernel, withdrawn };
         node.apply();
         node.handle.send(ToSpeaker::LocalReady).unwrap();
         node
@@ -120,7 +131,7 @@ impl Node {
     ) -> T {
         let (out, answer) = channel();
         self.handle.send(ToSpeaker::Query(Box::new(move |view| drop(out.send(ask(view)))))).unwrap();
-        answer.recv_timeout(SOON * 6).unwrap()
+        answer.recv_timeout(SOON).unwrap()
     }
 
     pub(crate) fn peer(&self, name: &str) -> Option<PeerStatus> {

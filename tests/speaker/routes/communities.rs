@@ -167,12 +167,16 @@ fn both_ways(kind: Kind) {
         peer_daemon.wait_for_route(prefix, &[prefix]);
     }
     // Announced after all others.
-    let origin = Originated { kind: OriginKind::OwnBlock, key: LAST.into(), revision: 2 };
+    let origin = Originated { kind: OriginKind::OwnBlock, key: LAST.into(), revision: 2, priority: None };
     a.intent.originated.insert(cidr(LAST), origin);
     Arc::make_mut(&mut a.intent.view).own_blocks.insert(cidr(LAST));
     a.apply();
     for node in [&b, &c].into_iter().chain(&e) {
         arrives(node, LAST, &peer_daemon);
+    }
+    // A session that came up late receives all in one table, in any order.
+    for (node, prefix) in [(&b, THEIRS[0]), (&c, THEIRS[0]), (&c, THEIRS[1]), (&c, THEIRS[3])] {
+        arrives(node, prefix, &peer_daemon);
     }
     assert!(whole(&b.received("router", THEIRS[0]).unwrap().attributes));
     assert_eq!(THEIRS.map(|p| b.route(p).is_some()), [true, false, false, false], "to another AS");
@@ -180,6 +184,7 @@ fn both_ways(kind: Kind) {
     assert_eq!(c.route(THEIRS[0]), Some(vec![addr("192.0.2.1").into()]));
     if let Some(e) = e {
         arrives(&e, V4, &peer_daemon);
+        arrives(&e, CARRIED, &peer_daemon);
         assert!(
             whole(&e.received("router", CARRIED).unwrap().attributes),
             "{:?}",
@@ -187,6 +192,9 @@ fn both_ways(kind: Kind) {
         );
         // GoBGP 3.10 ignores all of them.
         let passes_on = kind == Kind::Gobgp;
+        for prefix in OURS.iter().filter(|_| passes_on) {
+            arrives(&e, prefix, &peer_daemon);
+        }
         assert_eq!(OURS.map(|p| e.route(p).is_some()), [passes_on; 3], "{}", peer_daemon.log());
     }
 }

@@ -104,7 +104,12 @@ fn own(us: &mut RoutingIntent, block: &str, there: bool) {
     let view = Arc::make_mut(&mut us.view);
     let block = cidr(block);
     if there {
-        let value = Originated { kind: OriginKind::OwnBlock, key: block.to_string().into(), revision: 1 };
+        let value = Originated {
+            kind: OriginKind::OwnBlock,
+            key: block.to_string().into(),
+            revision: 1,
+            priority: None,
+        };
         us.originated.insert(block, value);
         view.own_blocks.insert(block);
     } else {
@@ -114,7 +119,7 @@ fn own(us: &mut RoutingIntent, block: &str, there: bool) {
 }
 
 fn pools(us: &mut RoutingIntent, pools: &[&str]) {
-    let pool = |text: &&str| PoolView { cidr: cidr(text), ipip: None, disabled: false };
+    let pool = |text: &&str| PoolView { cidr: cidr(text), ipip: None, vxlan: None, disabled: false };
     Arc::make_mut(&mut us.view).pools = pools.iter().map(pool).collect();
 }
 
@@ -147,7 +152,11 @@ type Routes = BTreeMap<Cidr, Vec<Arc<Attributes>>>;
 
 fn sessions(node: &Node) -> BTreeMap<String, Session> {
     node.ask(|view| {
-        let up = view.peers().into_iter().filter(|peer| peer.state == State::Established);
+        // Established, and the first table has gone both ways.
+        let up = view.peers().into_iter().filter(|peer| {
+            peer.state == State::Established
+                && peer.families.iter().all(|family| family.end_of_rib_sent && family.end_of_rib_received)
+        });
         let routes = |table: RouteTable| -> Routes {
             let all = Family::ALL.map(|family| {
                 view.routes(RouteQuery { table, matching: RouteMatch::All(family) }, None, 1000)

@@ -51,7 +51,8 @@ fn helper(kind: Kind, setup: SessionSetup) {
 
 /// The daemon dies, and its route is kept, kept as long-lived stale, then removed.
 fn long_lived_helper(kind: Kind, setup: SessionSetup) {
-    let long = |p: &mut PeerIntent| p.long_lived_restart_time = Some(Duration::from_secs(60));
+    // Longer than the test waits: the daemon's time ends it.
+    let long = |p: &mut PeerIntent| p.long_lived_restart_time = Some(Duration::from_secs(600));
     let Some((mut peer_daemon, a)) = establish(kind, setup, long) else { return };
     a.wait_for_route(&kind.v4(), &kind.at());
     peer_daemon.kill();
@@ -68,7 +69,7 @@ fn long_lived_helper(kind: Kind, setup: SessionSetup) {
 
 /// We stop gracefully, and the daemon keeps our route for the advertised restart time.
 fn restart_by_us(kind: Kind, setup: SessionSetup, stale: &str) {
-    let Some((peer_daemon, mut a)) = establish(kind, setup, |p| p.restart_time = Duration::from_secs(2))
+    let Some((peer_daemon, mut a)) = establish(kind, setup, |p| p.restart_time = Duration::from_secs(5))
     else {
         return;
     };
@@ -87,7 +88,7 @@ fn restart_by_us(kind: Kind, setup: SessionSetup, stale: &str) {
 fn long_lived_restart_by_us(kind: Kind, setup: SessionSetup, stale: &str) {
     let times = |p: &mut PeerIntent| {
         p.restart_time = Duration::from_secs(1);
-        p.long_lived_restart_time = Some(Duration::from_secs(2));
+        p.long_lived_restart_time = Some(Duration::from_secs(5));
     };
     let Some((peer_daemon, mut a)) = establish(kind, setup, times) else { return };
     peer_daemon.wait_for_route(V4, &["192.0.2.1"]);
@@ -96,30 +97,32 @@ fn long_lived_restart_by_us(kind: Kind, setup: SessionSetup, stale: &str) {
     peer_daemon.wait_for_no_route(V4);
 }
 
+// The times are those in which a state has to be seen: seconds, since a loaded machine takes that long to
+// look.
 const BIRD: SessionSetup =
-    SessionSetup { neighbour: "graceful restart on; graceful restart time 2;", ..SessionSetup::IPV4 };
+    SessionSetup { neighbour: "graceful restart on; graceful restart time 5;", ..SessionSetup::IPV4 };
 const BIRD_LONG: SessionSetup = SessionSetup {
-    neighbour: "graceful restart on; graceful restart time 1; long lived graceful restart on; long lived stale time 2;",
+    neighbour: "graceful restart on; graceful restart time 4; long lived graceful restart on; long lived stale time 4;",
     ..SessionSetup::IPV4
 };
 const FRR: SessionSetup = SessionSetup {
-    neighbour: "bgp graceful-restart\n bgp graceful-restart restart-time 2\n bgp graceful-restart preserve-fw-state",
+    neighbour: "bgp graceful-restart\n bgp graceful-restart restart-time 5\n bgp graceful-restart preserve-fw-state",
     ..SessionSetup::IPV4
 };
 const FRR_LONG: SessionSetup = SessionSetup {
-    neighbour: "bgp graceful-restart\n bgp graceful-restart restart-time 1\n bgp graceful-restart preserve-fw-state\n \
-                bgp long-lived-graceful-restart stale-time 2",
+    neighbour: "bgp graceful-restart\n bgp graceful-restart restart-time 4\n bgp graceful-restart preserve-fw-state\n \
+                bgp long-lived-graceful-restart stale-time 4",
     ..SessionSetup::IPV4
 };
 const GOBGP: SessionSetup = SessionSetup {
-    neighbour: "[neighbors.graceful-restart.config]\nenabled = true\nnotification-enabled = true\nrestart-time = 2",
+    neighbour: "[neighbors.graceful-restart.config]\nenabled = true\nnotification-enabled = true\nrestart-time = 5",
     family: "[neighbors.afi-safis.mp-graceful-restart.config]\nenabled = true",
     ..SessionSetup::IPV4
 };
 const GOBGP_LONG: SessionSetup = SessionSetup {
-    neighbour: "[neighbors.graceful-restart.config]\nenabled = true\nrestart-time = 1\nlong-lived-enabled = true",
+    neighbour: "[neighbors.graceful-restart.config]\nenabled = true\nrestart-time = 4\nlong-lived-enabled = true",
     family: "[neighbors.afi-safis.mp-graceful-restart.config]\nenabled = true
-[neighbors.afi-safis.long-lived-graceful-restart.config]\nenabled = true\nrestart-time = 2",
+[neighbors.afi-safis.long-lived-graceful-restart.config]\nenabled = true\nrestart-time = 4",
     ..SessionSetup::IPV4
 };
 

@@ -9,7 +9,7 @@ use tortie_bgp::{DownCode, State};
 use tortie_engine::routing::{OriginKind, Originated, Password, RoutingIntent};
 
 use crate::rig::net;
-use crate::rig::node::{Node, SOON, intent, peer, wait, wait_for};
+use crate::rig::node::{Node, intent, peer, wait, wait_for};
 use crate::sessions::ranges::refused;
 
 const A: &str = "192.0.2.1:1790";
@@ -241,7 +241,7 @@ fn an_address_that_an_endpoint_takes_is_not_learned_for_as_long_as_it_has_it() {
     let (mut a, mut b) = pair();
     let (prefix, other) = ("10.3.9.9/32", "10.3.9.8/32");
     for borrowed in [prefix, other] {
-        let route = Originated { kind: OriginKind::Borrowed, key: "w".into(), revision: 2 };
+        let route = Originated { kind: OriginKind::Borrowed, key: "w".into(), revision: 2, priority: None };
         b.intent.originated.insert(borrowed.parse().unwrap(), route);
     }
     b.apply();
@@ -388,8 +388,8 @@ fn another_key_in_the_files_is_taken_by_both_ends() {
     let more = intent(A, 64512, &["10.1.0.0/26", "10.1.0.64/26"]);
     (a.intent.originated, a.intent.view) = (more.originated, more.view);
     a.apply();
-    // TCP retransmits meanwhile, in the end with intervals of half a minute.
-    wait_for(SOON * 6, "the new route", || match b.route("10.1.0.64/26") {
+    // TCP retransmits meanwhile, in the end with intervals of half a minute; the hold time is 90 s.
+    wait_for(Duration::from_secs(85), "the new route", || match b.route("10.1.0.64/26") {
         Some(_) => Ok(()),
         None => Err(format!("{:?}", b.facts().last())),
     });
@@ -411,7 +411,7 @@ fn a_peer_whose_file_was_repaired_has_all_that_belongs_to_it() {
     let problem = |some: bool| move |f: &SpeakerFact| matches!(f, SpeakerFact::PeerProblem { problem, .. } if problem.is_some() == some);
     a.fact("the problem", problem(true));
     secret(&dir.path().join("bgp"), "one");
-    wait_for(SOON * 3, "the end of it", || match a.facts().iter().any(problem(false)) {
+    wait("the end of it", || match a.facts().iter().any(problem(false)) {
         true => Ok(()),
         false => Err(format!("{:#?}", a.facts())),
     });
@@ -466,7 +466,8 @@ fn a_peer_that_never_reads_is_dropped_when_the_send_hold_time_is_over() {
     let mut peer_daemon = peer(B, "192.0.2.1", 64512);
     peer_daemon.dial_after = None;
     peer_daemon.ipv6 = false;
-    peer_daemon.hold_time = Duration::from_secs(3);
+    // Its KEEPALIVEs come every 300 ms: only a machine that stands still makes the hold timer expire.
+    peer_daemon.hold_time = Duration::from_secs(15);
     peer_daemon.send_hold_time = Some(Duration::from_secs(4));
     us.peers.insert("daemon".into(), peer_daemon);
     let a = Node::start(us);
@@ -477,7 +478,7 @@ fn a_peer_that_never_reads_is_dropped_when_the_send_hold_time_is_over() {
     socket.connect(&socket2::SockAddr::from(A.parse::<std::net::SocketAddr>().unwrap())).unwrap();
     let open = tortie_bgp::wire::Open {
         asn: 64512,
-        hold_time: 3,
+        hold_time: 15,
         router_id: tortie_bgp::RouterId(9),
         capabilities: tortie_bgp::wire::Capabilities { as4: Some(64512), ..Default::default() },
     };

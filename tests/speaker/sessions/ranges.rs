@@ -7,7 +7,7 @@ use tortie_bgp::{DownCode, State};
 use tortie_engine::routing::{Password, PeerKind, RangeIntent, RoutingIntent};
 
 use crate::rig::net;
-use crate::rig::node::{Node, SOON, cidr, intent, peer, wait, wait_for};
+use crate::rig::node::{Node, cidr, intent, peer, wait};
 use crate::rig::{Kind, PASSWORD, PeerDaemon, SessionSetup, V4, V6, our_intent};
 
 /// Returns the number of segments dropped because of their MD5 signature: wrong or missing, and unexpected.
@@ -100,7 +100,7 @@ fn they_dial(kind: Kind, over_ipv6: bool) {
     if matches!(kind, Kind::Bird | Kind::Gobgp | Kind::Openbgpd) {
         return;
     }
-    wait_for(SOON * 2, "an attempt from outside", || match refused().1 > unexpected {
+    wait("an attempt from outside", || match refused().1 > unexpected {
         true => Ok(()),
         false => Err(peer_daemon.log()),
     });

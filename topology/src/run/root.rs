@@ -19,7 +19,7 @@ use crate::plan::Space;
 pub(crate) const PROGRAMS: &str = "/run/lab/bin";
 
 /// Directories that are always private and empty, so that files written there do not reach this machine.
-const PRIVATE: &[&str] = &["/run", "/var/tmp", "/var/log", "/var/lib/tortie", "/dev/shm"];
+const PRIVATE: &[&str] = &["/run", "/var/tmp", "/var/log", "/var/lib/tortie", "/var/lib/calico", "/dev/shm"];
 
 /// Builds the root directory and moves this thread's mount namespace into it. `stage` is an existing empty
 /// directory for the construction, and `lab` the lab's own directory.

@@ -47,6 +47,15 @@ pub(crate) fn run(lab: &Running, node: &str, command: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
+/// Waits until the output of a command has all of these texts: the kernel reports the state of a link later
+/// than it changes it.
+pub(crate) fn shows(lab: &Running, node: &str, command: &str, texts: &[&str]) {
+    within(60, command, || match run(lab, node, command) {
+        output if texts.iter().all(|text| output.contains(text)) => Ok(()),
+        output => Err(output),
+    });
+}
+
 /// Retries until the check succeeds; panics with the last error after `seconds`.
 pub(crate) fn within(seconds: u64, what: &str, mut ask: impl FnMut() -> Result<(), String>) {
     let begin = Instant::now();

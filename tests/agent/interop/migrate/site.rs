@@ -5,12 +5,13 @@ use std::fmt::Write as _;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Output;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::common::felix1_rules;
+use crate::common::felix_rules::calico1;
 use crate::interop::calico::{BIRD, OTHERS, SETS, felix};
+use crate::interop::migrate::calico3::{Network, TUNNEL_DEVICE};
 use crate::interop::rig::{self, DEADLINE, Net, within};
 
 /// Returns the text of the lab file; `DIR` contains files of the test.
@@ -98,42 +99,49 @@ fn program(path: &Path, lines: &[&str]) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-const ROLLBACK: &str = "rollback --state-dir /lab/state --wait 25 --start-with 'sh /lab/bird1'";
-
-/// A lab in which host 1 runs Calico.
-pub(super) struct Site {
-    pub(super) net: Net,
-    pub(super) dir: tempfile::TempDir,
-    backend: &'static str,
-    /// Search path of the migration's tools.
-    pub(super) path: String,
+/// Release of Calico on host 1, and the form of its rules.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Calico {
+    /// Calico 2 with rules of a backend of iptables: `legacy` or `nft`.
+    Two(&'static str),
+    /// Calico 3 likewise, or with its own tables: `nftables`.
+    Three(&'static str, Network),
 }
 
-/// Kernel state of Calico and of other programs on host 1, line by line.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Kernel {
-    routes: BTreeSet<String>,
-    pub(super) rules: String,
-    pub(super) sets: BTreeSet<String>,
-    tables: String,
-}
+impl Calico {
+    /// Returns the backend of iptables, in which other programs have rules.
+    fn iptables(self) -> &'static str {
+        match self {
+            Self::Two(backend) | Self::Three(backend, _) if backend != "nftables" => backend,
+            _ => "nft",
+        }
+    }
 
-impl Site {
-    pub(super) fn up(backend: &'static str) -> Option<Self> {
-        peers()?;
-        let dir = tempfile::tempdir().unwrap();
-        tools(&dir.path().join("bin"));
-        for n in [1, 2] {
-            let mut conf = BIRD.replace('N', &n.to_string());
-            for other in (1..=3).filter(|other| *other != n) {
-                let passive = if other > n { " passive on;" } else { "" };
-                let _ = writeln!(
-                    conf,
-                    "protocol bgp Mesh_172_30_0_{other} from bgp_template {{ neighbor 172.30.0.{other} as 64512;{passive} }}\n\
-                     protocol bgp Mesh_fd00_172_30__{other} from bgp_template6 {{ neighbor fd00:172:30::{other} as 64512;{passive} }}"
-                );
-            }
-            std::fs::write(dir.path().join(format!("bird{n}.conf")), conf).unwrap();
+    fn has_own_tables(self) -> bool {
+        matches!(self, Self::Three("nftables", _))
+    }
+
+    fn network(self) -> Option<Network> {
+        match self {
+            Self::Two(_) => None,
+            Self::Three(_, network) => Some(network),
+        }
+    }
+
+    /// Returns BIRD's configuration, without its sessions.
+    fn bird(self) -> String {
+        let pool = "10.244.0.0/16";
+        match self.network().filter(|network| network.is_felix()) {
+            None => BIRD.to_owned(),
+            Some(_) => BIRD
+                .replacen("export all;", &format!("export where ! (net ~ {pool});"), 1)
+                .replace(&format!("  if (net ~ {pool}) then accept;\n"), ""),
+        }
+    }
+
+    fn store(self) -> String {
+        if let Some(network) = self.network() {
+            return network.store();
         }
         let data = std::fs::read_to_string(concat!(
             env!("CARGO_MANIFEST_DIR"),
@@ -147,19 +155,67 @@ impl Site {
         let (mesh, both) = (r#"{\"enabled\": true}"#, r#"{\"enabled\": true, \"per_family\": true}"#);
         let data = data.replace(mesh, both);
         assert!(data.contains("masquerade") && data.contains("per_family"));
+        data
+    }
+
+    /// Returns the lines of `text` without what is Felix's, if it has its own tables.
+    fn of_iptables(self, text: &str) -> String {
+        let lines = text.lines().filter(|line| !self.has_own_tables() || !line.contains("cali"));
+        lines.map(|line| format!("{line}\n")).collect()
+    }
+}
+
+/// Time limit of a command that moves a host; each of its waits ends earlier.
+const COMMAND: Duration = Duration::from_secs(200);
+const ROLLBACK: &str = "rollback --state-dir /lab/state --wait 60 --start-with 'sh /lab/bird1'";
+
+/// A lab in which host 1 runs Calico.
+pub(super) struct Site {
+    pub(super) net: Net,
+    pub(super) dir: tempfile::TempDir,
+    calico: Calico,
+    backend: &'static str,
+    /// Search path of the migration's tools.
+    pub(super) path: String,
+}
+
+/// Kernel state of Calico and of other programs on host 1, line by line.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Kernel {
+    routes: BTreeSet<String>,
+    pub(super) rules: String,
+    pub(super) sets: BTreeSet<String>,
+    tables: String,
+    /// Tunnel devices with their addresses and entries.
+    pub(super) devices: BTreeSet<String>,
+    /// Felix's own tables.
+    pub(super) felix: String,
+}
+
+impl Site {
+    pub(super) fn up(calico: Calico) -> Option<Self> {
+        peers()?;
+        let dir = tempfile::tempdir().unwrap();
+        tools(&dir.path().join("bin"));
+        for n in [1, 2] {
+            let mut conf = calico.bird().replace('N', &n.to_string());
+            for other in (1..=3).filter(|other| *other != n) {
+                let passive = if other > n { " passive on;" } else { "" };
+                let _ = writeln!(
+                    conf,
+                    "protocol bgp Mesh_172_30_0_{other} from bgp_template {{ neighbor 172.30.0.{other} as 64512;{passive} }}\n\
+                     protocol bgp Mesh_fd00_172_30__{other} from bgp_template6 {{ neighbor fd00:172:30::{other} as 64512;{passive} }}"
+                );
+            }
+            std::fs::write(dir.path().join(format!("bird{n}.conf")), conf).unwrap();
+        }
+        let data = calico.store();
         std::fs::write(dir.path().join("store.json"), &data).unwrap();
         let net =
             Net::text(&text(dir.path()), &dir.path().join("lab.clab.yml"), &data, rig::Backend::Sqlite)?;
         let path = format!("/lab/bin:{}:$PATH", peers().unwrap().display());
-        let site = Self { net, dir, backend, path };
-        std::fs::write(site.dir.path().join("others"), OTHERS).unwrap();
-        std::fs::write(site.dir.path().join("sets"), SETS).unwrap();
-        site.sh("ipset restore < /lab/sets").unwrap();
-        for (tool, v4) in [("iptables", true), ("ip6tables", false)] {
-            std::fs::write(site.dir.path().join(tool), felix(v4)).unwrap();
-            let restore = format!("{tool}-{backend}-restore --noflush");
-            site.sh(&format!("{restore} < /lab/others && {restore} < /lab/{tool}")).unwrap();
-        }
+        let site = Self { net, dir, calico, backend: calico.iptables(), path };
+        site.felix();
         let agent = "setsid tortie --datastore sqlite:/store/store.db --node host1 agent >> /lab/agent.log 2>&1 < /dev/null &\n";
         std::fs::write(site.dir.path().join("agent"), agent).unwrap();
         for n in [1, 2] {
@@ -172,14 +228,50 @@ impl Site {
         Some(site)
     }
 
+    /// Writes what Felix left on host 1, and on the other host of Calico what packets need.
+    fn felix(&self) {
+        let (write, network) = (|name: &str, text: String| self.write(name, &text), self.calico.network());
+        write("others", self.calico.of_iptables(OTHERS));
+        let more = network.map(Network::sets).unwrap_or_default();
+        write("sets", self.calico.of_iptables(&(SETS.to_owned() + &more)));
+        self.sh("ipset restore < /lab/sets").unwrap();
+        for (tool, v4) in [("iptables", true), ("ip6tables", false)] {
+            let restore = format!("{tool}-{}-restore --noflush", self.backend);
+            self.sh(&format!("{restore} < /lab/others")).unwrap();
+            match network.filter(|_| self.calico.has_own_tables()) {
+                Some(network) => {
+                    write(tool, network.table(v4));
+                    self.sh(&format!("nft -f /lab/{tool}")).unwrap();
+                }
+                None => {
+                    write(tool, felix(v4));
+                    self.sh(&format!("{restore} < /lab/{tool}")).unwrap();
+                }
+            }
+        }
+        if let Some(network) = network {
+            if network == Network::Ipip {
+                self.on(3, TUNNEL_DEVICE).unwrap();
+            }
+            for n in [1, 2] {
+                write(&format!("felix{n}"), network.felix(n));
+                self.on(i32::try_from(n).unwrap(), &format!("sh /lab/felix{n}")).unwrap();
+            }
+        }
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        std::fs::write(self.dir.path().join(name), text).unwrap();
+    }
+
     /// Replaces Calico 2 by Calico 1, in the one family that has a set of pools.
     pub(super) fn calico_1(&self) {
         let dir = self.dir.path();
         let bare =
             OTHERS.lines().filter(|line| !line.contains("cali:")).collect::<Vec<_>>().join("\n") + "\n";
         std::fs::write(dir.join("bare"), bare).unwrap();
-        std::fs::write(dir.join("old"), felix1_rules::RULES).unwrap();
-        std::fs::write(dir.join("oldsets"), felix1_rules::SETS).unwrap();
+        std::fs::write(dir.join("old"), calico1::RULES).unwrap();
+        std::fs::write(dir.join("oldsets"), calico1::SETS).unwrap();
         let empty: String = ["raw", "mangle", "nat"].map(|table| format!("*{table}\nCOMMIT\n")).concat();
         std::fs::write(dir.join("empty"), empty).unwrap();
         for tool in ["iptables", "ip6tables"] {
@@ -189,7 +281,7 @@ impl Site {
             ))
             .unwrap();
         }
-        std::fs::write(dir.join("oldnat"), felix1_rules::NAT).unwrap();
+        std::fs::write(dir.join("oldnat"), calico1::NAT).unwrap();
         self.sh(&format!(
             "ipset destroy cali40masq-ipam-pools; ipset destroy cali40all-ipam-pools; ipset restore < /lab/oldsets; \
              iptables-{}-restore --noflush < /lab/oldnat",
@@ -258,7 +350,18 @@ impl Site {
             rules: chains_sorted.join("\n"),
             sets: lines(self.sh("ipset save").unwrap()),
             tables: self.sh("nft list tables | grep -v ' ip '; ip nexthop").unwrap_or_default(),
+            devices: self.devices(),
+            felix: self.sh("nft -s list table ip calico; nft -s list table ip6 calico").unwrap_or_default(),
         }
+    }
+
+    fn devices(&self) -> BTreeSet<String> {
+        if self.calico.network().is_none() {
+            return BTreeSet::new();
+        }
+        let script = "for d in vxlan.calico tunl0; do ip -d link show $d; ip -4 addr show $d; bridge fdb show dev $d; \
+                      ip -4 neigh show dev $d nud permanent; done 2>/dev/null; true";
+        self.sh(script).unwrap().lines().map(|line| line.trim().to_owned()).collect()
     }
 
     /// Returns the process id of BIRD on host 1.
@@ -305,7 +408,7 @@ impl Site {
             self.path
         );
         let begin = self.net.started.elapsed();
-        let output = self.net.output("host1", &["sh", "-c", &line])?;
+        let output = self.net.output_within(COMMAND, "host1", &["sh", "-c", &line])?;
         println!(
             "from {begin:?} to {:?}: {}",
             self.net.started.elapsed(),
@@ -348,7 +451,7 @@ impl Site {
             true => String::new(),
             false => format!("--pid {}", self.bird()),
         };
-        format!("adopt --state-dir /lab/state --wait 25 --agent-with 'sh /lab/agent' {stop}")
+        format!("adopt --state-dir /lab/state --wait 60 --agent-with 'sh /lab/agent' {stop}")
     }
 
     pub(super) fn adopt(&self) -> Result<Value, String> {
@@ -388,6 +491,12 @@ impl Site {
         assert!(!now.sets.iter().any(|l| l.contains("cali")) && now.sets.len() == 2, "{:?}", now.sets);
         assert!(now.tables.contains("table inet tortie"), "{}", now.tables);
         assert!(!now.routes.iter().any(|l| l.contains("proto bird")), "{:?}", now.routes);
+        let of_felix = |l: &String| {
+            let is_other = l.contains("proto 179") || l.contains("proto kernel");
+            l.contains("proto 80") || l.contains("vxlan.calico") && !is_other
+        };
+        assert!(!now.routes.iter().any(of_felix), "{:?}", now.routes);
+        assert_eq!(now.felix, "");
         let ours = now.routes.iter().filter(|l| l.contains("proto 179 metric 1790"));
         assert_eq!(ours.count(), 6, "{:?}", now.routes);
     }

@@ -7,6 +7,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -37,16 +38,40 @@ const RESTLESS: usize = 5;
 /// KEEPALIVE messages per write of such a neighbour.
 const AT_ONCE: usize = 10_000;
 
+/// Types of messages (RFC 4271, section 4.1).
+const OPEN: u8 = 1;
+const NOTIFICATION: u8 = 3;
+const KEEPALIVE: u8 = 4;
+/// Length of a message's header.
+const HEADER: usize = 19;
+
+/// Type and body of a message.
+type Message = (u8, Vec<u8>);
+
 /// Builds a message (RFC 4271, section 4.1).
 fn message(kind: u8, body: &[u8]) -> Vec<u8> {
-    let length = u16::try_from(19 + body.len()).unwrap().to_be_bytes();
+    let length = u16::try_from(HEADER + body.len()).unwrap().to_be_bytes();
     [&[0xff; 16][..], &length, &[kind], body].concat()
 }
 
 /// Session of a scripted neighbour that only sends KEEPALIVE messages.
-struct Neighbour(TcpStream);
+struct Neighbour {
+    stream: TcpStream,
+    /// Received octets of an incomplete message.
+    rest: Vec<u8>,
+}
 
 impl Neighbour {
+    /// Connects from the switch, opens a session, and sends KEEPALIVE messages from then on: the hold time of a
+    /// neighbour that waited for the others to open theirs could expire.
+    fn join(hosts: &Hosts, peer: &str) -> (Self, Speech) {
+        let joined =
+            poll_until(PATIENCE, &format!("a session from {peer}"), || Self::dial(hosts, peer).open());
+        let neighbour = joined.unwrap_or_else(|missed| panic!("{missed}\n{}", hosts.log(1)));
+        let speech = neighbour.speaks();
+        (neighbour, speech)
+    }
+
     /// Connects from the switch and sends OPEN.
     fn dial(hosts: &Hosts, peer: &str) -> Self {
         let netns = hosts.lab.netns("switch").unwrap();
@@ -65,65 +90,103 @@ impl Neighbour {
             // The agent reads its peers before it listens.
             poll_until(PATIENCE, "the agent listens", || dial().map_err(|error| error.to_string())).unwrap()
         });
-        let mut neighbour = Self(stream.join().unwrap());
+        let mut stream = stream.join().unwrap();
         let IpAddr::V4(id) = own.ip() else { unreachable!() };
         let open = [&[4][..], &65_001_u16.to_be_bytes(), &HOLD.to_be_bytes(), &id.octets(), &[0]];
-        neighbour.0.write_all(&message(1, &open.concat())).unwrap();
-        neighbour
+        // An agent that refuses the connection has closed it, which `open` reports.
+        let _ = stream.write_all(&message(OPEN, &open.concat()));
+        Self { stream, rest: Vec::new() }
     }
 
-    /// Waits for the agent's OPEN and KEEPALIVE, and answers with KEEPALIVE.
-    fn open(&mut self, hosts: &Hosts) {
+    /// Waits for the agent's OPEN and KEEPALIVE, and answers with KEEPALIVE. An error if the agent ends the
+    /// session instead.
+    fn open(mut self) -> Result<Self, String> {
         let begin = Instant::now();
         let mut opened = Vec::new();
-        while opened.len() < 19 + 29 {
-            assert!(begin.elapsed() < Duration::from_secs(10), "no OPEN: {}", hosts.log(1));
-            opened.extend(self.received().unwrap());
-        }
-        self.0.write_all(&message(4, &[])).unwrap();
-    }
-
-    /// Returns the received octets; `Err` if the session is over and these were the last.
-    fn received(&mut self) -> Result<Vec<u8>, Vec<u8>> {
-        self.0.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
-        let (mut all, mut octets) = (Vec::new(), [0; 4096]);
-        loop {
-            match self.0.read(&mut octets) {
-                Ok(0) => return Err(all),
-                Ok(n) => all.extend_from_slice(&octets[..n]),
-                Err(e) if [ErrorKind::WouldBlock, ErrorKind::TimedOut].contains(&e.kind()) => return Ok(all),
-                Err(_) => return Err(all),
+        while !opened.iter().any(|(kind, _)| *kind == KEEPALIVE) {
+            let (messages, is_over) = self.received();
+            opened.extend(messages);
+            if is_over || begin.elapsed() > PATIENCE {
+                return Err(format!("not opened after {:?}, received {opened:?}", begin.elapsed()));
             }
         }
+        self.stream.write_all(&message(KEEPALIVE, &[])).map_err(|error| error.to_string())?;
+        Ok(self)
     }
 
-    /// Sends KEEPALIVE messages until the guard is dropped: as fast as the agent reads if `restless`, else
-    /// one per second. The last message is complete.
-    fn speaks(&self, restless: bool) -> Speech {
-        let mut stream = self.0.try_clone().unwrap();
+    /// Returns the received messages, and true if the session is over: the agent has sent NOTIFICATION, or has
+    /// closed the connection.
+    fn received(&mut self) -> (Vec<Message>, bool) {
+        self.stream.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+        let mut octets = [0; 4096];
+        let mut is_over = loop {
+            match self.stream.read(&mut octets) {
+                Ok(0) => break true,
+                Ok(n) => self.rest.extend_from_slice(&octets[..n]),
+                Err(e) if [ErrorKind::WouldBlock, ErrorKind::TimedOut].contains(&e.kind()) => break false,
+                Err(_) => break true,
+            }
+        };
+        let mut messages = Vec::new();
+        while let Some(length) = self.rest.get(16..18).map(|field| u16::from_be_bytes([field[0], field[1]])) {
+            let length = usize::from(length).max(HEADER);
+            if self.rest.len() < length {
+                break;
+            }
+            let whole: Vec<u8> = self.rest.drain(..length).collect();
+            is_over |= whole[18] == NOTIFICATION;
+            messages.push((whole[18], whole[HEADER..].to_vec()));
+        }
+        (messages, is_over)
+    }
+
+    /// Sends a KEEPALIVE message per second until the guard is dropped, and as many as the agent reads after
+    /// [`Speech::without_pause`]. The last message is complete.
+    fn speaks(&self) -> Speech {
+        let mut stream = self.stream.try_clone().unwrap();
+        let (order, orders) = channel();
         let end = Arc::new(AtomicBool::new(false));
         let ends = end.clone();
         let thread = std::thread::spawn(move || {
-            let messages = message(4, &[]).repeat(if restless { AT_ONCE } else { 1 });
-            while !ends.load(Relaxed) && stream.write_all(&messages).is_ok() {
-                if !restless {
-                    std::thread::sleep(Duration::from_secs(1));
+            let one = message(KEEPALIVE, &[]);
+            while stream.write_all(&one).is_ok() {
+                match orders.recv_timeout(Duration::from_secs(1)) {
+                    Ok(()) => break,
+                    Err(RecvTimeoutError::Timeout) => {}
+                    Err(RecvTimeoutError::Disconnected) => return,
                 }
             }
+            let many = one.repeat(AT_ONCE);
+            while !ends.load(Relaxed) && stream.write_all(&many).is_ok() {}
         });
-        Speech { end, thread: Some(thread) }
+        Speech { order: Some(order), end, thread: Some(thread) }
     }
 }
 
 /// Thread that sends messages; dropping this ends it and waits for its end.
 struct Speech {
+    order: Option<Sender<()>>,
     end: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
+impl Speech {
+    /// Lets the thread send without pause from now on.
+    fn without_pause(&self) {
+        let order = self.order.as_ref().unwrap();
+        assert!(order.send(()).is_ok(), "the session is over");
+    }
+
+    /// Tells the thread to end.
+    fn ends(&mut self) {
+        self.end.store(true, Relaxed);
+        self.order = None;
+    }
+}
+
 impl Drop for Speech {
     fn drop(&mut self) {
-        self.end.store(true, Relaxed);
+        self.ends();
         self.thread.take().map(JoinHandle::join);
     }
 }
@@ -139,40 +202,47 @@ fn a_pause_of_the_process_ends_no_session_whose_peer_went_on_and_every_one_whose
     hosts.until(1, "the peers are wanted", |s| s["bgp"]["peers"]["of"] == PEERS.len() + 1);
     // Right after the sessions are established, and at times when timers are about to expire.
     for wait in [0, 300, 900] {
-        let mut neighbours = PEERS.map(|addr| Neighbour::dial(&hosts, addr));
-        for neighbour in &mut neighbours {
-            neighbour.open(&hosts);
-        }
-        let speeches = std::array::from_fn::<_, { PEERS.len() }, _>(|i| neighbours[i].speaks(i < RESTLESS));
+        let (mut neighbours, mut speeches): (Vec<Neighbour>, Vec<Speech>) =
+            PEERS.iter().map(|addr| Neighbour::join(&hosts, addr)).unzip();
+        speeches[..RESTLESS].iter().for_each(Speech::without_pause);
         std::thread::sleep(Duration::from_millis(wait));
-        for _ in 0..2 {
+        for round in 1..=2 {
             hosts.signal("host1", Signal::STOP);
             std::thread::sleep(PAUSE);
             hosts.signal("host1", Signal::CONT);
             let resumed = Instant::now();
             while resumed.elapsed() < Duration::from_secs(1) {
-                for neighbour in &mut neighbours {
-                    let received = neighbour.received();
-                    assert!(received.is_ok(), "stopped after {wait} ms: {received:?}");
+                for (neighbour, addr) in neighbours.iter_mut().zip(PEERS) {
+                    let (received, is_over) = neighbour.received();
+                    assert!(
+                        !is_over,
+                        "stopped after {wait} ms, pause {round}: {addr} received {received:?}\n{}",
+                        hosts.log(1)
+                    );
                 }
             }
         }
         // Counter-test: no message arrives, so the silence is real.
+        speeches.iter_mut().for_each(Speech::ends);
         drop(speeches);
+        // The agent reads the last messages of the neighbours that do not send without pause.
+        std::thread::sleep(Duration::from_secs(1));
         hosts.signal("host1", Signal::STOP);
         std::thread::sleep(PAUSE);
         hosts.signal("host1", Signal::CONT);
         let resumed = Instant::now();
-        // What a restless neighbour sent last may still wait in the sockets: its hold time begins after the pause.
         for (index, neighbour) in neighbours.iter_mut().enumerate().rev() {
-            let most = Duration::from_secs(if index < RESTLESS { 5 } else { 3 });
+            // What a restless neighbour sent last may still wait in the sockets: its hold time begins when the
+            // agent has read it.
+            let most = if index < RESTLESS { PATIENCE } else { Duration::from_secs(HOLD.into()) };
             let last = loop {
-                match neighbour.received() {
-                    Err(last) => break last,
-                    Ok(_) => assert!(resumed.elapsed() < most, "a silent peer is kept"),
+                let (mut received, is_over) = neighbour.received();
+                if is_over {
+                    break received.pop();
                 }
+                assert!(resumed.elapsed() < most, "a silent peer is kept");
             };
-            assert!(last.ends_with(&message(3, &[4, 0])), "hold timer expired, not {last:?}");
+            assert_eq!(last, Some((NOTIFICATION, vec![4, 0])), "hold timer expired\n{}", hosts.log(1));
         }
     }
 }

@@ -21,8 +21,12 @@ fn set(numbers: &[u32]) -> u64 {
 /// Checks the capabilities and no_new_privs of each thread of a process.
 fn has_only(pid: i32, numbers: &[u32]) {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
-    for thread in threads {
-        let status = std::fs::read_to_string(thread.unwrap().path().join("status")).unwrap();
+    // A thread may end meanwhile; the main thread does not.
+    let states =
+        threads.filter_map(|thread| std::fs::read_to_string(thread.unwrap().path().join("status")).ok());
+    let states: Vec<String> = states.collect();
+    assert!(!states.is_empty(), "process {pid} has no threads");
+    for status in states {
         let value = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim();
         for name in ["CapPrm:", "CapEff:", "CapBnd:"] {
             assert_eq!(u64::from_str_radix(value(name), 16).unwrap(), set(numbers), "{status}");
@@ -34,13 +38,21 @@ fn has_only(pid: i32, numbers: &[u32]) {
     }
 }
 
-/// Returns the process id of an agent's helper.
+/// Returns the process id of an agent's helper, its only child but for commands that it runs for a moment.
 fn helper(agent: i32) -> i32 {
-    let children = std::fs::read_to_string(format!("/proc/{agent}/task/{agent}/children")).unwrap();
-    let [helper] = children.split_whitespace().collect::<Vec<_>>()[..] else { panic!("{children}") };
-    let command = std::fs::read_to_string(format!("/proc/{helper}/cmdline")).unwrap();
-    assert_eq!(command.split('\0').collect::<Vec<_>>(), ["tortie", "__namespaces", ""]);
-    helper.parse().unwrap()
+    let mut found = 0;
+    within(PATIENCE, "the helper is the only child", || {
+        let read = |path: &str| std::fs::read_to_string(path).map_err(|error| format!("{path}: {error}"));
+        let children = read(&format!("/proc/{agent}/task/{agent}/children"))?;
+        let [helper] = children.split_whitespace().collect::<Vec<_>>()[..] else { return Err(children) };
+        let command = read(&format!("/proc/{helper}/cmdline"))?;
+        if command.split('\0').ne(["tortie", "__namespaces", ""]) {
+            return Err(command);
+        }
+        found = helper.parse().unwrap();
+        Ok(())
+    });
+    found
 }
 
 /// True if another root process can read this one's environment without the capabilities that permit access

@@ -71,6 +71,10 @@ fn what_stays_and_what_goes_at_each_end() {
         if there && at_host2(&hosts) { Ok(()) } else { Err(format!("{routes}{nexthops}{rules}")) }
     });
     wait_for_status_key(&hosts);
+    let is_settled = |s: &Value| {
+        s["ready"] == true && s["policy"]["inSync"] == true && s["bgp"]["gracefulRestart"] == "idle"
+    };
+    hosts.until(1, "settled", is_settled);
     let running = kernel(&hosts);
 
     // Stopped: forwarding and enforcement continue on this host and at neighbours; only the status key is
@@ -85,7 +89,7 @@ fn what_stays_and_what_goes_at_each_end() {
     hosts.start("host1");
     hosts.start_agent(1);
     hosts.until_sessions(1);
-    hosts.until(1, "ready", |status| status["ready"] == true);
+    hosts.until(1, "settled again", is_settled);
     assert_eq!(kernel(&hosts), running, "restart");
 
     // A running agent is not purged, and a crash removes nothing either.
