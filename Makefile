@@ -1,5 +1,5 @@
 # make demo and make test are all a newcomer needs; both fetch what they miss, the demo about 6 MB besides a compiler and
-# protoc, the tests about 350 MB (tests/tools/peers.sh).
+# protoc, the tests about 550 MB (tests/tools/peers.sh).
 CARGO ?= cargo
 PEERS := target/peers
 export CARGO_TERM_COLOR ?= auto

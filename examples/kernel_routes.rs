@@ -44,6 +44,7 @@ fn main() {
         .map(|i| LearnedChange {
             prefix: Cidr::v4(Ipv4Addr::from(0x0a00_0000 + i * 64), 26),
             next_hops: smallvec![Ipv4Addr::from(0xac10_0100 + i % next_hops).into()],
+            local_pref: None,
             change: ChangeId(0),
         })
         .collect();

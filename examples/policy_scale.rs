@@ -1,9 +1,9 @@
 //! Measures policy at scale: one agent of a large cluster, from the store to the kernel.
 //!
 //!     unshare -n target/release/examples/policy_scale target/release/tortie \
-//!         [CLUSTER [LOCAL [SHARED [RATE [STORE [WRITERS]]]]]]   (root)
+//!         [CLUSTER [LOCAL [SHARED [RATE [STORE [WRITERS [MODEL]]]]]]]   (root)
 //!
-//! Fills a store (STORE: `sqlite`, or `etcd`, which it starts) with CLUSTER (50,000) endpoints of other
+//! Fills a store (STORE: `sqlite`, or `etcd`, which it starts; MODEL: `v1`, or `v3`) with CLUSTER (50,000) endpoints of other
 //! hosts, LOCAL (110) of this host, 5,000 profiles and 2,000 policies, and starts the agent as a process of
 //! its own. Then it measures:
 //!
@@ -33,6 +33,8 @@ use anyhow::{Context, Result, bail, ensure};
 use tokio::task::JoinSet;
 use tortie::api::status::{Applied, AppliedRequest};
 use tortie::cli::Client;
+use tortie_config::Dialect;
+use tortie_config::calico3::convert::convert;
 use tortie_store::{Op, Store, StoreOptions, open};
 
 use common::{Agent, address, interfaces, percentiles, put, write};
@@ -59,6 +61,11 @@ fn main() -> Result<()> {
     let (cluster, local, shared) = (count(50_000)?, count(110)?, count(PROFILES)?);
     let rate = count(BURST)?;
     let (store, writers) = (args.next(), args.next().map_or(Ok(1), |text| text.parse())?);
+    let model = match args.next().as_deref() {
+        None | Some("v1") => Model(Dialect::V1),
+        Some("v3") => Model(Dialect::V3),
+        Some(other) => bail!("{other}: neither v1 nor v3"),
+    };
     let dir = tempfile::tempdir()?;
     interfaces(local + BURST)?;
     let (_etcd, url) = match store.as_deref() {
@@ -67,10 +74,40 @@ fn main() -> Result<()> {
         Some(other) => bail!("{other}: neither sqlite nor etcd"),
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    runtime.block_on(run(&program, (dir.path(), &url), [cluster, local, shared, rate, writers]))
+    runtime.block_on(run(&program, (dir.path(), &url), model, [cluster, local, shared, rate, writers]))
 }
 
-async fn run(program: &Path, (dir, url): (&Path, &str), counts: [usize; 5]) -> Result<()> {
+/// Data model of the store.
+#[derive(Clone, Copy)]
+struct Model(Dialect);
+
+impl Model {
+    /// Returns writes of v1 keys in this data model.
+    fn ops(self, ops: Vec<Op>) -> Result<Vec<Op>> {
+        if self.0 == Dialect::V1 {
+            return Ok(ops);
+        }
+        let entries = ops.iter().filter_map(|op| match op {
+            Op::Put { key, value, .. } => Some((key.as_str(), value.as_slice())),
+            _ => None,
+        });
+        let converted = convert(entries);
+        ensure!(converted.is_complete(), "{:?}", converted.findings);
+        let stamp = Some(("6b1d1a4e-0a0b-4c0d-8e0f-000000000001", "2026-01-01T00:00:00Z"));
+        let objects = converted.objects.values();
+        Ok(objects.map(|object| put(&object.key.to_string(), object.value(stamp).to_string())).collect())
+    }
+
+    /// Returns the key under which the agent knows a workload.
+    fn endpoint(self, key: &str) -> String {
+        match self.0 {
+            Dialect::V1 => key.to_owned(),
+            Dialect::V3 => key.replacen("/workload/cni/", "/workload/cni/default%2f", 1),
+        }
+    }
+}
+
+async fn run(program: &Path, (dir, url): (&Path, &str), model: Model, counts: [usize; 5]) -> Result<()> {
     let [cluster, local, shared, rate, writers] = counts;
     let store = open(&StoreOptions { url: url.to_owned(), ..StoreOptions::default() }).await?;
     let sender = Sender::new()?;
@@ -88,19 +125,20 @@ async fn run(program: &Path, (dir, url): (&Path, &str), counts: [usize; 5]) -> R
     ops.extend(
         (0..POLICIES).map(|n| put(&policy(n), rules(&format!("role == 'r{}' && has(env)", n % ROLES), n))),
     );
-    let revision = write(&*store, ops).await?;
+    let revision = write(&*store, model.ops(ops)?).await?;
     println!("store: {cluster} endpoints elsewhere, {local} here, {PROFILES} profiles, {POLICIES} policies");
 
     let start = Instant::now();
     let agent = Agent::start(program, url, dir, &["--http", "none"])?;
-    applied(&agent.client, &here(local.saturating_sub(1)), revision, Duration::from_secs(60)).await?;
+    let last = model.endpoint(&here(local.saturating_sub(1)));
+    applied(&agent.client, &last, revision, Duration::from_secs(60)).await?;
     println!("first snapshot to kernel: {} ms; memory {}", start.elapsed().as_millis(), agent.memory()?);
     let few = kernel_rules()?;
     let lone = sender.rate()?;
 
     let strange = (0..STRANGE).map(|n| put(&policy(POLICIES + n), rules("role == 'nobody' && has(env)", n)));
-    let revision = write(&*store, strange.collect()).await?;
-    applied(&agent.client, &here(0), revision, Duration::from_secs(60)).await?;
+    let revision = write(&*store, model.ops(strange.collect())?).await?;
+    applied(&agent.client, &model.endpoint(&here(0)), revision, Duration::from_secs(60)).await?;
     let many = kernel_rules()?;
     println!(
         "rules in the kernel: {few} with {POLICIES} policies, {many} with {}; memory {}",
@@ -112,14 +150,15 @@ async fn run(program: &Path, (dir, url): (&Path, &str), counts: [usize; 5]) -> R
         let (at, role) = (n % local, (n + n / local) % OWN_ROLES);
         (put(&here(at), workload(at, &address(10, at), role, shared)), here(at))
     };
-    acknowledged(&*store, &agent, "label change of a local endpoint to acknowledgement", label).await?;
+    acknowledged(&*store, &agent, model, "label change of a local endpoint to acknowledgement", label)
+        .await?;
     // Every endpoint of the cluster is in the set of `has(env)`; an endpoint of this host shows when the
     // kernel has it.
     let member = |n: usize| {
         let at = cluster + n;
         (put(&elsewhere(at), workload(n, &address(20, at), 1, shared)), here(0))
     };
-    acknowledged(&*store, &agent, &format!("one more member of a set of {cluster}"), member).await?;
+    acknowledged(&*store, &agent, model, &format!("one more member of a set of {cluster}"), member).await?;
 
     let used = [processor(agent.child.id())?, processor(std::process::id())?];
     let begin = Instant::now();
@@ -136,10 +175,10 @@ async fn run(program: &Path, (dir, url): (&Path, &str), counts: [usize; 5]) -> R
                 tokio::time::sleep_until(due.into()).await;
                 let (at, begin) = (local + n, Instant::now());
                 let op = put(&here(at), workload(at, &address(10, at), at % OWN_ROLES, shared));
-                let revision = write(&*store, vec![op]).await?;
+                let revision = write(&*store, model.ops(vec![op])?).await?;
                 let (written, client) = (begin.elapsed(), client.clone());
                 waiting.spawn(async move {
-                    applied(&client, &here(at), revision, Duration::from_secs(10)).await?;
+                    applied(&client, &model.endpoint(&here(at)), revision, Duration::from_secs(10)).await?;
                     anyhow::Ok((begin.elapsed(), written))
                 });
             }
@@ -329,16 +368,18 @@ fn rules(selector: &str, n: usize) -> String {
 async fn acknowledged(
     store: &dyn Store,
     agent: &Agent,
+    model: Model,
     what: &str,
     change: impl Fn(usize) -> (Op, String),
 ) -> Result<()> {
     let mut times = Vec::new();
     for n in 0..CHANGES {
         let (op, key) = change(n);
+        let ops = model.ops(vec![op])?;
         let begin = Instant::now();
-        let revision = write(store, vec![op]).await?;
+        let revision = write(store, ops).await?;
         let written = begin.elapsed();
-        applied(&agent.client, &key, revision, Duration::from_secs(10)).await?;
+        applied(&agent.client, &model.endpoint(&key), revision, Duration::from_secs(10)).await?;
         times.push((begin.elapsed(), written));
     }
     say(what, &times);

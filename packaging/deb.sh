@@ -64,8 +64,8 @@ libc=$(grep -aoE 'GLIBC_2\.[0-9]+' "$program" | sort -uV | tail -1 || true)
   echo "Recommends: passwd"
   echo "Suggests: etcd-server"
   echo "Description: BGP, addresses, kernel routes and policy of a host"
-  echo " One process per host in place of BIRD, confd and Felix, for networks that follow"
-  echo " Calico's etcd v1 data model, with CNI, Docker and Kurma plugins."
+  echo " One process per host in place of BIRD, confd and Felix, for networks on"
+  echo " Calico's data in etcd, with CNI, Docker and Kurma plugins."
 } > "$root/DEBIAN/control"
 (cd "$root" && find . -path ./DEBIAN -prune -o -type f -printf '%P\0' | sort -z | xargs -0 md5sum) > "$root/DEBIAN/md5sums"
 
