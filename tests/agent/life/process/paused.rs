@@ -204,6 +204,7 @@ fn a_pause_of_the_process_ends_no_session_whose_peer_went_on_and_every_one_whose
     for wait in [0, 300, 900] {
         let (mut neighbours, mut speeches): (Vec<Neighbour>, Vec<Speech>) =
             PEERS.iter().map(|addr| Neighbour::join(&hosts, addr)).unzip();
+        hosts.until(1, "the sessions are established", |s| s["bgp"]["peers"]["up"] == PEERS.len() + 1);
         speeches[..RESTLESS].iter().for_each(Speech::without_pause);
         std::thread::sleep(Duration::from_millis(wait));
         for round in 1..=2 {
