@@ -61,6 +61,7 @@ pub use crate::facts::{
     BlackholeAck, BlackholeOutcome, ConnectedNetwork, EndpointCondition, KernelFact, Sink,
 };
 pub use crate::fib::drift_hold::{HOLD_MAX, RouteDifference};
+pub use crate::fib::ipip_tunnel::OVERHEAD as IPIP_OVERHEAD;
 pub use crate::fib::network::{Covering, ForeignRoute};
 pub use crate::inspect::address_use::{AddressUse, AddressUses, UsePlace, address_uses};
 pub use crate::inspect::attached::{attached_at, attached_routes};
@@ -83,5 +84,6 @@ pub use crate::thread::handle::{KernelHandle, spawn};
 pub use crate::thread::messages::{EventsReady, ToKernel};
 pub use crate::thread::metrics::{DriftCounts, KernelMetrics, LastResync};
 pub use crate::thread::view::{Counts, Drift, KernelView, LinkView, RouteCondition, RouteState};
+pub use crate::vxlan::device::OVERHEAD as VXLAN_OVERHEAD;
 pub use crate::vxlan::name as vxlan_device;
 pub use tortie_engine::routing::{LearnedBatch, LearnedChange};

@@ -68,7 +68,7 @@ impl Machine {
     }
 }
 
-/// Two hosts with agents, an etcd and Neutron beside it.
+/// Two hosts with agents, an etcd, and Neutron.
 struct Cloud {
     hosts: Hosts,
     neutron: Neutron,

@@ -93,8 +93,8 @@ impl Drop for MayEnd {
     }
 }
 
-/// Changes routes in the namespace at this path, from a thread that moves there: for [`CHURN`], and until it is
-/// told to end. Returns the mean rate.
+/// Changes routes in the namespace at this path, from a thread that moves there: for [`CHURN`], and until
+/// `may_end` is set. Returns the mean rate.
 fn churn_in(netns: &Path, may_end: &AtomicBool) -> f64 {
     let netns = File::open(netns).unwrap();
     move_into_link_name_space(netns.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();

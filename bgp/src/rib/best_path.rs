@@ -350,7 +350,7 @@ pub(super) fn awaits_next_hop(shared: &Shared, family: Family, path: &Path) -> b
     path.source != LOCAL
         && path.reason == ACCEPTED
         && shared.sources.get(path.source).is_some_and(|s| s.family(family).is_valid(path.generation))
-        && shared.attrs.set(path.attr).is_some_and(|set| shared.next_hops.is_unanswered(set.hop))
+        && shared.attrs.set(path.attr).is_some_and(|set| shared.next_hops.state(set.hop).is_none())
 }
 
 /// Returns the rank of a path. `None` if it is unusable.

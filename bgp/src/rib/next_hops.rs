@@ -188,12 +188,6 @@ impl NextHopTable {
         self.pool.get(id)?.state
     }
 
-    /// Returns true if the embedder has not resolved this next hop yet.
-    #[inline]
-    pub(crate) fn is_unanswered(&self, id: u32) -> bool {
-        self.pool.get(id).is_some_and(|hop| hop.state.is_none())
-    }
-
     /// Returns the metric of a next hop for a route to this prefix; 0 for local routes. `None` if it is
     /// unreachable or unresolved.
     #[inline]

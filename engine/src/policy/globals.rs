@@ -77,7 +77,7 @@ pub struct VxlanRules {
 
 impl VxlanRules {
     fn of(model: &Model, settings: &Settings) -> Option<Self> {
-        let is_used = |of: &IpFamily| settings.vxlan_enabled.unwrap_or_else(|| model.has_vxlan_pool_of(*of));
+        let is_used = |of: &IpFamily| model.uses_vxlan(settings, *of);
         let families: BTreeSet<IpFamily> = [IpFamily::V4, IpFamily::V6].into_iter().filter(is_used).collect();
         (!families.is_empty()).then(|| Self {
             port: settings.vxlan_port,

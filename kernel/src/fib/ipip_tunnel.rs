@@ -8,8 +8,8 @@ use tortie_engine::routing::TunnelIntent;
 
 /// The fallback device of the kernel's ipip module, used whatever name the pool specifies.
 pub(crate) const DEVICE: &str = "tunl0";
-/// Overhead of IPIP per packet, in bytes.
-const OVERHEAD: u32 = 20;
+/// Octets that IPIP adds to a packet (RFC 2003).
+pub const OVERHEAD: u32 = 20;
 /// MTU if none is configured and the link is unknown, in bytes.
 const DEFAULT_MTU: u32 = 1440;
 /// Minimum MTU of an IPv4 link (RFC 791), in bytes.

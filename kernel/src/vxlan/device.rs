@@ -17,8 +17,8 @@ pub(crate) const ALIAS: &str = "tortie";
 const MTU: u32 = 1500;
 /// Minimum MTU, in octets: IPv4 (RFC 791) and IPv6 (RFC 8200, section 5).
 const MIN_MTU: [u32; 2] = [68, 1280];
-/// Octets that encapsulation adds to a packet: Ethernet, VXLAN, UDP, and IPv4 or IPv6.
-const OVERHEAD: [u32; 2] = [50, 70];
+/// Octets that VXLAN adds to a packet (RFC 7348), over IPv4 and over IPv6: Ethernet, VXLAN, UDP and IP.
+pub const OVERHEAD: [u32; 2] = [50, 70];
 const IFF_LOOPBACK: u32 = 0x8;
 
 /// Desired configuration of a device on this host.

@@ -12,6 +12,7 @@ use std::time::Duration;
 use tortie_config::Dialect;
 use tortie_config::key::IpFamily;
 use tortie_config::resource::InterfaceRegex;
+use tortie_kernel::{IPIP_OVERHEAD, VXLAN_OVERHEAD};
 
 use super::life_cycle::{Context, Controller, ControllerHandle, Report, Wake};
 use crate::agent::core::input::Input;
@@ -20,10 +21,6 @@ use crate::agent::core::input::Input;
 const INTERVAL: Duration = Duration::from_secs(30);
 /// MTU of a host none of whose interfaces matches the pattern: the smallest of common clouds, as in Calico.
 const UNKNOWN_MTU: u32 = 1_460;
-/// Octets that IPIP adds to a packet (RFC 2003).
-const IPIP: u32 = 20;
-/// Octets that VXLAN adds to a packet (RFC 7348): over IPv4, over IPv6.
-const VXLAN: [u32; 2] = [50, 70];
 
 /// A tunnel in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,12 +81,11 @@ impl Controller for MtuFileController {
         }
         let settings = model.settings();
         let has_ipip = || model.pools().any(|pool| pool.key.is_v4() && pool.value.ipip.is_some());
-        let has_vxlan = |of| settings.vxlan_enabled.unwrap_or_else(|| model.has_vxlan_pool_of(of));
-        let [v4, v6] = VXLAN;
+        let [v4, v6] = VXLAN_OVERHEAD;
         let tunnels = [
-            (settings.ip_in_ip_enabled.unwrap_or_else(has_ipip), settings.ip_in_ip_mtu, IPIP),
-            (has_vxlan(IpFamily::V4), settings.vxlan_mtu, v4),
-            (settings.ipv6_support && has_vxlan(IpFamily::V6), settings.vxlan_mtu_v6, v6),
+            (settings.ip_in_ip_enabled.unwrap_or_else(has_ipip), settings.ip_in_ip_mtu, IPIP_OVERHEAD),
+            (model.uses_vxlan(&settings, IpFamily::V4), settings.vxlan_mtu, v4),
+            (settings.ipv6_support && model.uses_vxlan(&settings, IpFamily::V6), settings.vxlan_mtu_v6, v6),
         ];
         let used = tunnels.into_iter().filter(|(is_used, ..)| *is_used);
         let tunnels = used.map(|(_, given, overhead)| TunnelMtu { given, overhead }).collect();
@@ -187,12 +183,12 @@ mod tests {
             link("lo", 65_536, true),
         ];
         assert_eq!(mtu(&[], &links), 1_500, "eth2 is down, and a bond does not match");
-        let [v4, v6] = VXLAN;
-        assert_eq!(mtu(&[tunnel(None, IPIP)], &links), 1_480);
-        assert_eq!(mtu(&[tunnel(None, IPIP), tunnel(None, v4), tunnel(None, v6)], &links), 1_430);
+        let [v4, v6] = VXLAN_OVERHEAD;
+        assert_eq!(mtu(&[tunnel(None, IPIP_OVERHEAD)], &links), 1_480);
+        assert_eq!(mtu(&[tunnel(None, IPIP_OVERHEAD), tunnel(None, v4), tunnel(None, v6)], &links), 1_430);
         // A given MTU counts as it is, also if it is larger.
         assert_eq!(mtu(&[tunnel(Some(8_950), v4)], &links), 8_950);
-        assert_eq!(mtu(&[tunnel(Some(1_400), v4), tunnel(None, IPIP)], &links), 1_400);
+        assert_eq!(mtu(&[tunnel(Some(1_400), v4), tunnel(None, IPIP_OVERHEAD)], &links), 1_400);
         assert_eq!(mtu(&[tunnel(None, v4)], &links[3..]), 1_410, "no link matches");
     }
 

@@ -9,12 +9,11 @@ use crate::host_checks::host::Host;
 use crate::host_checks::result::Results;
 use crate::host_checks::snapshot::Link;
 
-/// Tunnel devices: octets that each adds to a packet (IPIP: RFC 2003; VXLAN over IPv4 and IPv6: RFC 7348), and the
-/// setting of its MTU.
+/// Tunnel devices: octets that each adds to a packet, and the setting of its MTU.
 pub(in crate::host_checks) const TUNNELS: [(&str, u32, &str); 3] = [
-    ("tunl0", 20, "IpInIpMtu"),
-    (tortie_kernel::vxlan_device(true), 50, "VXLANMTU"),
-    (tortie_kernel::vxlan_device(false), 70, "VXLANMTUV6"),
+    ("tunl0", tortie_kernel::IPIP_OVERHEAD, "IpInIpMtu"),
+    (tortie_kernel::vxlan_device(true), tortie_kernel::VXLAN_OVERHEAD[0], "VXLANMTU"),
+    (tortie_kernel::vxlan_device(false), tortie_kernel::VXLAN_OVERHEAD[1], "VXLANMTUV6"),
 ];
 /// Fill level in percent from which the conntrack table counts as full.
 const CONNTRACK_FULL_PERCENT: u64 = 90;

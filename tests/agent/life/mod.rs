@@ -387,7 +387,7 @@ fn health_and_metrics_answer_on_loopback_and_on_the_socket() {
     assert!(http("/v1/store/accept", "localhost").starts_with("HTTP/1.0 404"));
     // One host reports the pools, some seconds after its start; the kernel has acknowledged all routes.
     let installed = "tortie_kernel_routes{table=\"main\",proto=\"179\",state=\"installed\"}";
-    within(PATIENCE, "the census and all routes", || {
+    within(PATIENCE, "the pools and all routes", || {
         let (_, text) = hosts.ask(1, "GET", "/metrics", "")?;
         let count = text.lines().find_map(|line| line.strip_prefix(installed)?.trim().parse::<f64>().ok());
         let all = text.contains("tortie_ipam_pool_addresses{") && count.is_some_and(|count| count > 2.5);

@@ -31,11 +31,12 @@ impl Model {
         self.pools().any(|pool| pool.value.vxlan.is_some())
     }
 
-    /// Returns true if a pool of a family uses VXLAN.
+    /// Returns true if VXLAN is used in a family: as a setting says, else if a pool of the family uses it.
     #[must_use]
-    pub fn has_vxlan_pool_of(&self, family: IpFamily) -> bool {
+    pub fn uses_vxlan(&self, settings: &Settings, family: IpFamily) -> bool {
         let is_of = |pool: &Cidr| pool.is_v4() == (family == IpFamily::V4);
-        self.pools().any(|pool| is_of(pool.key) && pool.value.vxlan.is_some())
+        let has_pool = || self.pools().any(|pool| is_of(pool.key) && pool.value.vxlan.is_some());
+        settings.vxlan_enabled.unwrap_or_else(has_pool)
     }
 
     /// Returns the configured VXLAN address of this host in a family, if any; refused as

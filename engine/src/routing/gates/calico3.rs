@@ -32,7 +32,7 @@ use super::super::filter::{
     Direction, FilterChanges, FilterDecision, FilterInput, FilterVerdict, Interface, Session,
 };
 use super::super::types::{Addresses, GateDecision, PeerPolicy, RoutingView};
-use super::{FILTER, OWN_ENDPOINT, accept, with_communities, withhold};
+use super::{FILTER, OWN_ENDPOINT, accept, record_filters, with_communities, withhold};
 
 /// Names of the export gates, in order.
 pub(super) const GATES: [&str; 9] = [
@@ -64,16 +64,13 @@ pub(super) fn decide_export(
     let session = Session { ebgp, local_pref };
     let answer = ask(view, policy, Direction::Export, session, route);
     let text = || view.filters.describe(&policy.filters, Direction::Export, &answer);
+    record_filters(answer.verdict, text, rec);
     match answer.verdict {
         FilterVerdict::Accept => {
-            rec.step(FILTER, StepOutcome::Yes, text);
             return GateDecision { local_pref: own_pref, ..accept(FILTER, answer.changes) };
         }
-        FilterVerdict::Reject => {
-            rec.step(FILTER, StepOutcome::No, text);
-            return withhold(FILTER);
-        }
-        FilterVerdict::Continue => rec.step(FILTER, StepOutcome::Passed, text),
+        FilterVerdict::Reject => return withhold(FILTER),
+        FilterVerdict::Continue => {}
     }
 
     if let Some(pool) = cover::in_set(&store.unexported_pools, &prefix) {
@@ -165,13 +162,9 @@ pub(super) fn decide_import(
     let session = Session { ebgp: route.source() == RouteSource::Ebgp, local_pref };
     let answer = ask(view, policy, Direction::Import, session, route);
     let text = || view.filters.describe(&policy.filters, Direction::Import, &answer);
-    match answer.verdict {
-        FilterVerdict::Reject => {
-            rec.step(FILTER, StepOutcome::No, text);
-            return Err(FILTER);
-        }
-        FilterVerdict::Accept => rec.step(FILTER, StepOutcome::Yes, text),
-        FilterVerdict::Continue => rec.step(FILTER, StepOutcome::Passed, text),
+    record_filters(answer.verdict, text, rec);
+    if answer.verdict == FilterVerdict::Reject {
+        return Err(FILTER);
     }
     if !(prefix.is_host() && held.contains_key(&prefix.addr())) {
         rec.step(OWN_ENDPOINT, StepOutcome::Passed, || "no address of an endpoint of this host".to_owned());

@@ -10,8 +10,8 @@ mod v1;
 use tortie_config::resource::Community;
 use tortie_net::{Cidr, cover};
 
-use super::explain::{Recorder, Step, fill_not_reached};
-use super::filter::{FilterChanges, FilterInput};
+use super::explain::{Recorder, Step, StepOutcome, fill_not_reached};
+use super::filter::{FilterChanges, FilterInput, FilterVerdict};
 use super::types::{Addresses, GateDecision, PeerPolicy, PoolView, RoutingView};
 
 /// Names of the export gates, in the order of the v1 model. [`FILTER`] comes first in a store of Calico 3.
@@ -91,6 +91,16 @@ fn with_communities(view: &RoutingView, prefix: Cidr, mut answer: GateDecision) 
     answer.large_communities.sort_unstable();
     answer.large_communities.dedup();
     answer
+}
+
+/// Records what a peer's filters decided.
+fn record_filters(verdict: FilterVerdict, text: impl FnOnce() -> String, rec: &mut impl Recorder) {
+    let outcome = match verdict {
+        FilterVerdict::Accept => StepOutcome::Yes,
+        FilterVerdict::Reject => StepOutcome::No,
+        FilterVerdict::Continue => StepOutcome::Passed,
+    };
+    rec.step(FILTER, outcome, text);
 }
 
 fn accept(gate: &'static str, changes: FilterChanges) -> GateDecision {

@@ -26,7 +26,7 @@ use tortie_net::{Cidr, cover};
 use super::super::explain::{Recorder, StepOutcome};
 use super::super::filter::{Direction, FilterChanges, FilterDecision, FilterInput, FilterVerdict};
 use super::super::types::{Addresses, GateDecision, PeerPolicy, RoutingView};
-use super::{FILTER, INSIDE_POOL, OWN_ENDPOINT, accept, with_communities, withhold};
+use super::{FILTER, INSIDE_POOL, OWN_ENDPOINT, accept, record_filters, with_communities, withhold};
 
 /// Names of the export gates, in order.
 pub(super) const GATES: [&str; 7] =
@@ -79,16 +79,11 @@ pub(super) fn decide_export(
 
     let answer = ask(view, policy, Direction::Export, route);
     let text = || view.filters.describe(&policy.filters, Direction::Export, &answer);
+    record_filters(answer.verdict, text, rec);
     match answer.verdict {
-        FilterVerdict::Accept => {
-            rec.step(FILTER, StepOutcome::Yes, text);
-            return announce(view, FILTER, prefix, answer.changes);
-        }
-        FilterVerdict::Reject => {
-            rec.step(FILTER, StepOutcome::No, text);
-            return withhold(FILTER);
-        }
-        FilterVerdict::Continue => rec.step(FILTER, StepOutcome::Passed, text),
+        FilterVerdict::Accept => return announce(view, FILTER, prefix, answer.changes),
+        FilterVerdict::Reject => return withhold(FILTER),
+        FilterVerdict::Continue => {}
     }
 
     if let Some(ad) = view.advertisements.iter().find(|a| a.cidr.covers(&prefix)) {
@@ -152,13 +147,9 @@ pub(super) fn decide_import(
     }
     let answer = ask(view, policy, Direction::Import, route);
     let text = || view.filters.describe(&policy.filters, Direction::Import, &answer);
-    match answer.verdict {
-        FilterVerdict::Reject => {
-            rec.step(FILTER, StepOutcome::No, text);
-            return Err(FILTER);
-        }
-        FilterVerdict::Accept => rec.step(FILTER, StepOutcome::Yes, text),
-        FilterVerdict::Continue => rec.step(FILTER, StepOutcome::Passed, text),
+    record_filters(answer.verdict, text, rec);
+    if answer.verdict == FilterVerdict::Reject {
+        return Err(FILTER);
     }
     Ok(answer.changes)
 }

@@ -29,11 +29,8 @@ use tortie_config::resource::{LiveMigration, MigrationTarget};
 
 pub use state::{MigrationEvent, MigrationRole, MigrationState};
 
-use crate::model::{AttachedRoute, LiveMigrationSettings, Model, ModelChanges};
+use crate::model::{AttachedRoute, LiveMigrationSettings, Model, ModelChanges, is_of_openstack};
 use crate::policy::EndpointLabels;
-
-/// Orchestrator that writes the endpoint of a port on two hosts while it moves.
-const OPENSTACK: &str = "openstack";
 
 /// How the addresses of an endpoint of this host are routed, if not as usual.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
@@ -412,10 +409,10 @@ impl LiveMigrations {
     }
 }
 
-/// Returns the port of an endpoint of OpenStack.
+/// Returns the port of an endpoint of OpenStack, which writes it on two hosts while it moves.
 fn port(key: &EndpointKey) -> Option<Port> {
     match key {
-        EndpointKey::Workload { orchestrator, workload, endpoint, .. } if orchestrator == OPENSTACK => {
+        EndpointKey::Workload { workload, endpoint, .. } if is_of_openstack(key) => {
             Some((workload.clone(), endpoint.clone()))
         }
         _ => None,

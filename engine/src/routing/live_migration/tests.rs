@@ -8,6 +8,7 @@ use tortie_store::{Change, Delta, KeyValue, Snapshot};
 
 use super::*;
 
+const OPENSTACK: &str = "openstack";
 const A: &str = "host-a";
 const B: &str = "host-b";
 const WORKLOAD: &str = "openstack/vm";
