@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::common::concurrency::{self, Membership};
+use crate::common::concurrency::{self, Membership, uninterrupted};
 use crate::common::netns::{in_netns, ip};
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -547,7 +547,7 @@ fn arrivals(
         let (mut seen, mut number) = (BTreeSet::new(), [0; 4]);
         loop {
             let last = stop.load(Ordering::Relaxed);
-            match socket.recv(&mut number) {
+            match uninterrupted(|| socket.recv(&mut number)) {
                 Ok(_) => drop(seen.insert(u32::from_be_bytes(number))),
                 Err(_) if last => return seen,
                 Err(_) => {}

@@ -7,6 +7,7 @@ mod arrows;
 mod ignored;
 mod lexer;
 mod links;
+mod reads;
 mod sentences;
 mod walks;
 mod words;

@@ -13,6 +13,7 @@ use tortie::api::codes::{EXPORT_REASONS, IMPORT_REASONS, KERNEL_REASONS};
 
 use crate::agent::Agent;
 use crate::common::command::{stderr, stdout};
+use crate::common::concurrency::uninterrupted;
 
 const OURS: u32 = 64_512;
 const THEIRS: u32 = 65_001;
@@ -116,12 +117,12 @@ fn session(from: Ipv4Addr, to: SocketAddr, octets: &[u8]) -> TcpStream {
         let mut stream = TcpStream::from(socket);
         stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
         // A connection from an unknown peer is closed without a message.
-        if stream.write_all(octets).is_ok() && matches!(stream.read(&mut [0; 1]), Ok(1)) {
+        if stream.write_all(octets).is_ok() && matches!(uninterrupted(|| stream.read(&mut [0; 1])), Ok(1)) {
             let mut rest = stream.try_clone().unwrap();
             std::thread::spawn(move || {
                 let mut buffer = [0; 4096];
                 loop {
-                    match rest.read(&mut buffer) {
+                    match uninterrupted(|| rest.read(&mut buffer)) {
                         Ok(0) => return,
                         Err(error) if !matches!(error.kind(), std::io::ErrorKind::WouldBlock) => return,
                         _ => {}

@@ -6,7 +6,21 @@
 //! groups never do. A test without a group runs in parallel with all.
 
 use std::cell::Cell;
+use std::io::{ErrorKind, Result};
 use std::sync::{Condvar, Mutex, PoisonError};
+
+/// Repeats a read that a signal interrupts. Each read of a socket with a timeout needs this: the kernel does not
+/// restart it (signal(7)), and a test that starts a program while another of its programs ends interrupts the
+/// reads of all threads, although nobody handles SIGCHLD. [`Read::read_exact`](std::io::Read::read_exact) and
+/// the others that fill a buffer do it themselves.
+pub(crate) fn uninterrupted<T>(mut read: impl FnMut() -> Result<T>) -> Result<T> {
+    loop {
+        match read() {
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            done => return done,
+        }
+    }
+}
 
 /// Tests that may run at the same time.
 #[derive(Debug, PartialEq, Eq)]

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use super::concurrency::uninterrupted;
 use super::netns::ip;
 use tortie_kernel::container::Namespace;
 
@@ -76,7 +77,7 @@ pub(crate) fn serve_source_address(port: u16) {
     });
     std::thread::spawn(move || {
         let mut octets = [0; 64];
-        while let Ok((_, from)) = udp.recv_from(&mut octets) {
+        while let Ok((_, from)) = uninterrupted(|| udp.recv_from(&mut octets)) {
             let _ = udp.send_to(from.ip().to_canonical().to_string().as_bytes(), from);
         }
     });
@@ -103,7 +104,7 @@ pub(crate) fn source_seen_by(kind: Kind, to: &str) -> Result<IpAddr, String> {
             let mut octets = [0; 64];
             let mut ask = || {
                 socket.send(b"?").map_err(|e| failed("send", e))?;
-                socket.recv(&mut octets).map_err(|e| failed("receive", e))
+                uninterrupted(|| socket.recv(&mut octets)).map_err(|e| failed("receive", e))
             };
             let len = ask().or_else(|_| ask()).or_else(|_| ask())?;
             text = String::from_utf8_lossy(&octets[..len]).into_owned();
@@ -123,7 +124,7 @@ pub(crate) fn octets_a_second(from: &Namespace, to: &Namespace, addr: IpAddr, po
         // The burst and TCP slow start are over after 0.5 s.
         let (mut first, mut all) = (None, 0usize);
         while begin.elapsed() < Duration::from_millis(1700) {
-            let n = stream.read(&mut octets).unwrap();
+            let n = uninterrupted(|| stream.read(&mut octets)).unwrap();
             if n == 0 {
                 break;
             }

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
+use crate::common::concurrency::uninterrupted;
 use crate::common::hosts::{Hosts, PATIENCE, TORTIE, block, block_keys, stdout, within};
 
 /// An additional agent in the namespace of host 3; it ends with the test.
@@ -215,7 +216,7 @@ fn carry(mut from: TcpStream, mut to: TcpStream, until: Instant, over: &AtomicBo
     from.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
     let mut octets = [0; 65_536];
     while !over.load(Ordering::Relaxed) {
-        match from.read(&mut octets) {
+        match uninterrupted(|| from.read(&mut octets)) {
             Ok(0) => break,
             Ok(n) if Instant::now() < until => {
                 if to.write_all(&octets[..n]).is_err() {

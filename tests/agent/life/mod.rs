@@ -20,6 +20,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+use crate::common::concurrency::uninterrupted;
 use crate::common::hosts::{Hosts, PATIENCE, Plan, block, block_keys, stderr, stdout, within};
 use serde_json::json;
 use tortie_topology::Signal;
@@ -564,7 +565,7 @@ fn a_follower_gets_missed_entries_or_a_notice_that_some_are_missing() {
         stream.write_all(request.as_bytes()).unwrap();
         let (begin, mut answer, mut octets) = (std::time::Instant::now(), Vec::new(), [0; 4096]);
         loop {
-            match stream.read(&mut octets) {
+            match uninterrupted(|| stream.read(&mut octets)) {
                 Ok(0) => panic!("the stream goes on"),
                 Ok(n) => answer.extend_from_slice(&octets[..n]),
                 // Nothing more for a while.

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::agent::Agent;
 use crate::common::command::TORTIE;
+use crate::common::concurrency::uninterrupted;
 
 const UNIT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/packaging/systemd/tortie.service");
 
@@ -52,7 +53,7 @@ fn the_manager_is_notified_and_the_process_keeps_what_the_unit_grants() {
         while !check(&reported) {
             assert!(Instant::now() < end, "{what}: {reported:?}");
             let mut buf = [0; 4096];
-            if let Ok(len) = manager.recv(&mut buf) {
+            if let Ok(len) = uninterrupted(|| manager.recv(&mut buf)) {
                 reported.extend(String::from_utf8(buf[..len].to_vec()).unwrap().lines().map(str::to_owned));
             }
         }

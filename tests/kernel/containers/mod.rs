@@ -13,7 +13,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use crate::common::concurrency;
+use crate::common::concurrency::{self, uninterrupted};
 use crate::common::containers::*;
 use crate::common::netns::{in_netns, ip, try_ip, veth};
 use tortie_config::resource::{InterfaceName, MacAddr};
@@ -203,7 +203,7 @@ fn source_of_device(device: &str, to: &str) -> String {
     socket.connect(to).unwrap();
     socket.send(b"?").unwrap();
     let mut octets = [0; 64];
-    let len = socket.recv(&mut octets).expect("it is answered");
+    let len = uninterrupted(|| socket.recv(&mut octets)).expect("it is answered");
     String::from_utf8_lossy(&octets[..len]).into_owned()
 }
 
@@ -468,7 +468,7 @@ fn datagrams_to_a_port_that_led_nowhere_come_to_the_container_once_it_is_mapped(
         for (socket, to) in &clients {
             socket.send_to(b"?", to).unwrap();
             let mut octets = [0; 64];
-            let (_, from) = socket.recv_from(&mut octets).unwrap();
+            let (_, from) = uninterrupted(|| socket.recv_from(&mut octets)).unwrap();
             assert_eq!(from, *to);
         }
     });

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use socket2::{Domain, Protocol, Socket, Type};
 
+use crate::common::concurrency::uninterrupted;
+
 pub(crate) const INIT: u8 = 1;
 pub(crate) const INIT_ACK: u8 = 2;
 /// Verification tag of the answer to an INIT of [`send`].
@@ -59,7 +61,7 @@ pub(crate) fn send(socket: &Socket, to: &str, packet: &Packet) {
 pub(crate) fn receive(socket: &Socket) -> (IpAddr, Packet) {
     let mut octets = [0; 256];
     let mut from = socket;
-    let len = from.read(&mut octets).expect("a packet comes");
+    let len = uninterrupted(|| from.read(&mut octets)).expect("a packet comes");
     let octets = &octets[..len];
     let from = IpAddr::from(<[u8; 4]>::try_from(&octets[12..16]).unwrap());
     let header = usize::from(octets[0] & 15) * 4;

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::common::concurrency::uninterrupted;
 use crate::common::kernel_thread::{PATIENCE, Rig, cidr, eventually, options};
 use crate::common::netns::{ip, try_ip};
 use tortie_config::key::EndpointKey;
@@ -193,7 +194,8 @@ impl Pod {
             let socket = UdpSocket::bind(any).unwrap();
             socket.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
             // The first datagram may be lost between two neighbour states.
-            (0..3).any(|_| socket.send_to(b"there?", to).is_ok() && socket.recv(&mut [0; 16]).is_ok())
+            let answered = || uninterrupted(|| socket.recv(&mut [0; 16])).is_ok();
+            (0..3).any(|_| socket.send_to(b"there?", to).is_ok() && answered())
         })
     }
 }
@@ -203,7 +205,7 @@ pub(crate) fn echo(addr: &str) {
     let socket = UdpSocket::bind(SocketAddr::new(addr.parse().unwrap(), PORT)).unwrap();
     std::thread::spawn(move || {
         let mut buf = [0; 16];
-        while let Ok((len, from)) = socket.recv_from(&mut buf) {
+        while let Ok((len, from)) = uninterrupted(|| socket.recv_from(&mut buf)) {
             let _ = socket.send_to(&buf[..len], from);
         }
     });

@@ -12,6 +12,7 @@ use tortie_engine::policy::Packet;
 use tortie_engine::policy::path::Place;
 
 use super::packets::{self, Layer};
+use crate::common::concurrency::uninterrupted;
 use crate::common::netns::{in_netns_kept, ip};
 
 /// Interfaces of the host: workloads 1 to 3, one without endpoint, and the outside.
@@ -179,7 +180,7 @@ impl Net {
         for (place, side) in &self.sides {
             for (socket, layer) in &side.receives {
                 let mut socket = socket;
-                while let Ok(len) = socket.read(&mut buffer) {
+                while let Ok(len) = uninterrupted(|| socket.read(&mut buffer)) {
                     if let Some(received) = packets::read(&buffer[..len], *layer) {
                         each(place, received);
                     }
@@ -225,7 +226,7 @@ impl Net {
         request.extend([0; 12]);
         netlink.send(&request).unwrap();
         let mut answer = [0; 256];
-        let len = (&netlink).read(&mut answer).unwrap();
+        let len = uninterrupted(|| (&netlink).read(&mut answer)).unwrap();
         assert!(len >= 20 && answer[16..20] == [0; 4], "connections stay: {:?}", &answer[..len]);
     }
 }

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use tortie_config::Dialect;
 
 use crate::common::calico3;
+use crate::common::concurrency::uninterrupted;
 
 pub(crate) const IPAM: &str = "tortie-ipam";
 pub(crate) const NETWORK: &str = "tortie";
@@ -151,7 +152,7 @@ impl Rig {
                     return (status, rest.to_owned());
                 }
             }
-            let n = stream.read(&mut part).unwrap();
+            let n = uninterrupted(|| stream.read(&mut part)).unwrap();
             assert!(n > 0, "closed after {whole:?}");
             text.extend_from_slice(&part[..n]);
         }

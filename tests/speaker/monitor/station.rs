@@ -38,9 +38,12 @@ impl Station {
                 return self.octets.drain(..len).collect();
             }
             let mut part = [0; 4096];
-            let n = self.stream.read(&mut part).unwrap();
-            assert!(n > 0, "the agent ended the connection");
-            self.octets.extend_from_slice(part.get(..n).unwrap());
+            match self.stream.read(&mut part) {
+                Ok(0) => panic!("the agent ended the connection"),
+                Ok(n) => self.octets.extend_from_slice(part.get(..n).unwrap()),
+                // A read with a timeout is not restarted after a signal: signal(7).
+                Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::Interrupted, "{error}"),
+            }
         }
     }
 

@@ -15,6 +15,7 @@ use serde_json::json;
 use socket2::{Domain, Socket, Type};
 use tortie_topology::Signal;
 
+use crate::common::concurrency::uninterrupted;
 use crate::common::hosts::{Hosts, PATIENCE, Plan, poll_until};
 
 /// Addresses of the neighbours. The first [`RESTLESS`] send without pause, so that the agent is in the middle
@@ -104,27 +105,26 @@ impl Neighbour {
         let begin = Instant::now();
         let mut opened = Vec::new();
         while !opened.iter().any(|(kind, _)| *kind == KEEPALIVE) {
-            let (messages, is_over) = self.received();
+            let (messages, end) = self.received();
             opened.extend(messages);
-            if is_over || begin.elapsed() > PATIENCE {
-                return Err(format!("not opened after {:?}, received {opened:?}", begin.elapsed()));
+            if end.is_some() || begin.elapsed() > PATIENCE {
+                return Err(format!("{end:?} after {:?}, received {opened:?}", begin.elapsed()));
             }
         }
         self.stream.write_all(&message(KEEPALIVE, &[])).map_err(|error| error.to_string())?;
         Ok(self)
     }
 
-    /// Returns the received messages, and true if the session is over: the agent has sent NOTIFICATION, or has
-    /// closed the connection.
-    fn received(&mut self) -> (Vec<Message>, bool) {
+    /// Returns the received messages, and if the session is over, how it ended.
+    fn received(&mut self) -> (Vec<Message>, Option<String>) {
         self.stream.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
         let mut octets = [0; 4096];
-        let mut is_over = loop {
-            match self.stream.read(&mut octets) {
-                Ok(0) => break true,
+        let mut end = loop {
+            match uninterrupted(|| self.stream.read(&mut octets)) {
+                Ok(0) => break Some("closed without NOTIFICATION".to_owned()),
                 Ok(n) => self.rest.extend_from_slice(&octets[..n]),
-                Err(e) if [ErrorKind::WouldBlock, ErrorKind::TimedOut].contains(&e.kind()) => break false,
-                Err(_) => break true,
+                Err(e) if [ErrorKind::WouldBlock, ErrorKind::TimedOut].contains(&e.kind()) => break None,
+                Err(e) => break Some(e.to_string()),
             }
         };
         let mut messages = Vec::new();
@@ -134,10 +134,12 @@ impl Neighbour {
                 break;
             }
             let whole: Vec<u8> = self.rest.drain(..length).collect();
-            is_over |= whole[18] == NOTIFICATION;
+            if whole[18] == NOTIFICATION {
+                end = Some(format!("NOTIFICATION {:?}", &whole[HEADER..]));
+            }
             messages.push((whole[18], whole[HEADER..].to_vec()));
         }
-        (messages, is_over)
+        (messages, end)
     }
 
     /// Sends a KEEPALIVE message per second until the guard is dropped, and as many as the agent reads after
@@ -214,12 +216,17 @@ fn a_pause_of_the_process_ends_no_session_whose_peer_went_on_and_every_one_whose
             let resumed = Instant::now();
             while resumed.elapsed() < Duration::from_secs(1) {
                 for (neighbour, addr) in neighbours.iter_mut().zip(PEERS) {
-                    let (received, is_over) = neighbour.received();
-                    assert!(
-                        !is_over,
-                        "stopped after {wait} ms, pause {round}: {addr} received {received:?}\n{}",
-                        hosts.log(1)
-                    );
+                    let (received, end) = neighbour.received();
+                    if let Some(end) = end {
+                        // The agent logs the end of a session after it has closed the connection.
+                        let after = resumed.elapsed();
+                        std::thread::sleep(Duration::from_secs(1));
+                        panic!(
+                            "stopped after {wait} ms, pause {round}, {after:?} after its end: {addr} received \
+                             {received:?}, {end:?}\n{}",
+                            hosts.log(1)
+                        );
+                    }
                 }
             }
         }
@@ -236,14 +243,13 @@ fn a_pause_of_the_process_ends_no_session_whose_peer_went_on_and_every_one_whose
             // What a restless neighbour sent last may still wait in the sockets: its hold time begins when the
             // agent has read it.
             let most = if index < RESTLESS { PATIENCE } else { Duration::from_secs(HOLD.into()) };
-            let last = loop {
-                let (mut received, is_over) = neighbour.received();
-                if is_over {
-                    break received.pop();
+            let end = loop {
+                if let Some(end) = neighbour.received().1 {
+                    break end;
                 }
                 assert!(resumed.elapsed() < most, "a silent peer is kept");
             };
-            assert_eq!(last, Some((NOTIFICATION, vec![4, 0])), "hold timer expired\n{}", hosts.log(1));
+            assert_eq!(end, "NOTIFICATION [4, 0]", "hold timer expired\n{}", hosts.log(1));
         }
     }
 }
