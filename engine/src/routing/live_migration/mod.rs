@@ -94,6 +94,24 @@ struct Endpoint {
 }
 
 impl Endpoint {
+    /// `created`: revision of the write that created it.
+    fn new(created: u64) -> Self {
+        Self {
+            created,
+            role: None,
+            state: MigrationState::Base,
+            is_settled: false,
+            had_twin: false,
+            had_older_twin: false,
+            twins: BTreeMap::new(),
+        }
+    }
+
+    /// Returns true if the workload moves, as far as is known here.
+    fn moves(&self) -> bool {
+        self.role.is_some() || self.state != MigrationState::Base || !self.twins.is_empty()
+    }
+
     fn has_older_twin(&self) -> bool {
         self.twins.values().any(|created| *created < self.created)
     }
@@ -173,22 +191,25 @@ impl LiveMigrations {
             self.normal = Some([configuration.ipv4_normal_priority, configuration.ipv6_normal_priority]);
         }
         let everything = first || (changes.keys.is_empty() && changes.endpoints);
-        if everything || changes.own_endpoints {
-            self.follow_own(model);
-        }
+        let mut touched = BTreeSet::new();
         if everything {
-            self.endpoints.values_mut().for_each(|endpoint| endpoint.twins.clear());
-            let ports = self.ports.keys().cloned().collect();
-            self.find_twins(model, &ports);
+            self.follow_own(model);
         } else if changes.endpoints {
             for key in changes.keys.iter().filter_map(|changed| changed.key.as_ref()) {
                 if let Key::Endpoint(key) = key {
-                    self.follow_twin(model, key);
+                    touched.extend(self.follow(model, key));
                 }
             }
         }
         if everything || changes.endpoints || changes.migrations || changes.policy {
-            self.assign_roles(model, first, now);
+            let migrations: Vec<&LiveMigration> = model.live_migrations().collect();
+            // Without a migration, the role of an endpoint depends on itself and its twins.
+            let is_concerned =
+                |key: &EndpointKey, endpoint: &Endpoint| endpoint.moves() || touched.contains(key);
+            let all = everything || changes.migrations || !migrations.is_empty();
+            let concerned = self.endpoints.iter().filter(|(key, e)| all || is_concerned(key, e));
+            let concerned = concerned.map(|(key, _)| key.clone()).collect();
+            self.assign_roles(model, &migrations, concerned, first, now);
         }
         self.attached = None;
         self.extend_waits(now);
@@ -308,79 +329,104 @@ impl LiveMigrations {
         changed
     }
 
-    /// Adds and removes endpoints of this host.
+    /// Adds and removes all endpoints of this host, and finds all twins.
     fn follow_own(&mut self, model: &Model) {
         let mut gone: BTreeSet<EndpointKey> = self.endpoints.keys().cloned().collect();
-        let mut fresh = BTreeSet::new();
         for workload in model.workloads(model.node()) {
             gone.remove(workload.key);
-            if let Some(known) = self.endpoints.get_mut(workload.key) {
-                known.created = workload.created;
-                continue;
-            }
-            if let Some(port) = port(workload.key) {
-                fresh.insert(port.clone());
-                self.ports.insert(port, workload.key.clone());
-            }
-            let endpoint = Endpoint {
-                created: workload.created,
-                role: None,
-                state: MigrationState::Base,
-                is_settled: false,
-                had_twin: false,
-                had_older_twin: false,
-                twins: BTreeMap::new(),
-            };
-            self.endpoints.insert(workload.key.clone(), endpoint);
+            self.add(workload.key, workload.created);
         }
-        for key in gone {
-            self.endpoints.remove(&key);
-            if let Some(port) = port(&key) {
-                self.ports.remove(&port);
-            }
+        for key in &gone {
+            self.remove(key);
         }
-        self.find_twins(model, &fresh);
+        self.endpoints.values_mut().for_each(|endpoint| endpoint.twins.clear());
+        let ports: Vec<Port> = self.ports.keys().cloned().collect();
+        self.find_twins(model, &ports);
+    }
+
+    /// Follows an endpoint of any host. Returns the endpoint of this host that it concerns.
+    fn follow(&mut self, model: &Model, key: &EndpointKey) -> Option<EndpointKey> {
+        if key.host() != model.node() {
+            return self.follow_twin(model, key);
+        }
+        match model.workload(key) {
+            Some(workload) => {
+                if self.add(key, workload.created) {
+                    self.find_twins(model, port(key).as_slice());
+                }
+            }
+            None => self.remove(key),
+        }
+        Some(key.clone())
+    }
+
+    /// Adds an endpoint of this host, or follows its recreation. Returns true if it is new.
+    fn add(&mut self, key: &EndpointKey, created: u64) -> bool {
+        if let Some(known) = self.endpoints.get_mut(key) {
+            known.created = created;
+            return false;
+        }
+        if let Some(port) = port(key) {
+            self.ports.insert(port, key.clone());
+        }
+        self.endpoints.insert(key.clone(), Endpoint::new(created));
+        true
+    }
+
+    fn remove(&mut self, key: &EndpointKey) {
+        self.endpoints.remove(key);
+        if let Some(port) = port(key) {
+            self.ports.remove(&port);
+        }
     }
 
     /// Finds the endpoints that other hosts have of these ports.
-    fn find_twins(&mut self, model: &Model, ports: &BTreeSet<Port>) {
+    fn find_twins(&mut self, model: &Model, ports: &[Port]) {
         if ports.is_empty() {
             return;
         }
-        let is_of = |key: &EndpointKey| port(key).is_some_and(|port| ports.contains(&port));
-        let keys: Vec<&EndpointKey> =
-            model.endpoint_resources().map(|(key, _)| key).filter(|key| is_of(key)).collect();
+        let ports: BTreeSet<_> =
+            ports.iter().map(|(workload, endpoint)| (&**workload, &**endpoint)).collect();
+        let is_of = |key: &&EndpointKey| port_of(key).is_some_and(|port| ports.contains(&port));
+        let keys: Vec<&EndpointKey> = model.endpoint_resources().map(|(key, _)| key).filter(is_of).collect();
         for key in keys {
             self.follow_twin(model, key);
         }
     }
 
-    /// Records or forgets an endpoint of another host.
-    fn follow_twin(&mut self, model: &Model, key: &EndpointKey) {
+    /// Records or forgets an endpoint of another host. Returns the endpoint of this host with the same port.
+    fn follow_twin(&mut self, model: &Model, key: &EndpointKey) -> Option<EndpointKey> {
         if self.ports.is_empty() || key.host() == model.node() {
-            return;
+            return None;
         }
-        let Some(own) = port(key).and_then(|port| self.ports.get(&port)) else { return };
-        let Some(endpoint) = self.endpoints.get_mut(own) else { return };
+        let own = self.ports.get(&port(key)?)?;
+        let endpoint = self.endpoints.get_mut(own)?;
         match model.workload(key) {
             Some(twin) => drop(endpoint.twins.insert(key.host().to_owned(), twin.created)),
             None => drop(endpoint.twins.remove(key.host())),
         }
+        Some(own.clone())
     }
 
-    /// Determines the role of each endpoint, and follows it. `first`: the agent has just started, and a route to
-    /// the interface shows that the workload runs here.
-    fn assign_roles(&mut self, model: &Model, first: bool, now: Instant) {
-        let migrations: Vec<&LiveMigration> = model.live_migrations().collect();
-        let selected = selected(model, &migrations);
+    /// Determines the role of each of these endpoints, and follows it. `first`: the agent has just started, and
+    /// a route to the interface shows that the workload runs here.
+    fn assign_roles(
+        &mut self,
+        model: &Model,
+        migrations: &[&LiveMigration],
+        concerned: Vec<EndpointKey>,
+        first: bool,
+        now: Instant,
+    ) {
+        let selected = selected(model, migrations);
         let convergence = self.settings.convergence;
-        let mut states = Vec::new();
-        for (key, endpoint) in &mut self.endpoints {
+        for key in concerned {
+            let Some(endpoint) = self.endpoints.get_mut(&key) else { continue };
             let found = self.attached.as_deref().filter(|_| first);
-            if let Some(metric) = found.and_then(|attached| found_metric(model, key, attached)) {
+            if let Some(metric) = found.and_then(|attached| found_metric(model, &key, attached)) {
                 let elevated = [self.settings.ipv4_elevated_priority, self.settings.ipv6_elevated_priority];
                 endpoint.is_settled = true;
-                endpoint.state = if role(key, &migrations, &selected) == Some(MigrationRole::Target) {
+                endpoint.state = if role(&key, migrations, &selected) == Some(MigrationRole::Target) {
                     MigrationState::Live
                 } else if elevated.contains(&metric) {
                     MigrationState::TimeWait { until: now + convergence }
@@ -396,14 +442,11 @@ impl LiveMigrations {
                 MigrationState::Live | MigrationState::TimeWait { .. } => false,
             };
             let implied = (implied && endpoint.has_older_twin()).then_some(MigrationRole::Target);
-            let named = role(key, &migrations, &selected)
-                .filter(|role| *role == MigrationRole::Source || !endpoint.cannot_wait(key, was_settled));
+            let named = role(&key, migrations, &selected)
+                .filter(|role| *role == MigrationRole::Source || !endpoint.cannot_wait(&key, was_settled));
             endpoint.role = named.or(implied);
             endpoint.had_twin |= !endpoint.twins.is_empty();
             let state = endpoint.state.next(MigrationEvent::Role(endpoint.role), now, convergence);
-            states.push((key.clone(), state));
-        }
-        for (key, state) in states {
             self.set_state(&key, state);
         }
     }
@@ -411,9 +454,14 @@ impl LiveMigrations {
 
 /// Returns the port of an endpoint of OpenStack, which writes it on two hosts while it moves.
 fn port(key: &EndpointKey) -> Option<Port> {
+    port_of(key).map(|(workload, endpoint)| (workload.to_owned(), endpoint.to_owned()))
+}
+
+/// As [`port`], borrowed.
+fn port_of(key: &EndpointKey) -> Option<(&str, &str)> {
     match key {
         EndpointKey::Workload { workload, endpoint, .. } if is_of_openstack(key) => {
-            Some((workload.clone(), endpoint.clone()))
+            Some((workload, endpoint))
         }
         _ => None,
     }
