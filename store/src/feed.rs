@@ -285,11 +285,14 @@ impl Task {
                 self.generation += 1;
                 self.floors.clear();
                 self.position = Some(revision);
+                let snapshot = Arc::new(snapshot);
+                let reported =
+                    FeedEvent::Snapshot { snapshot: Arc::clone(&snapshot), generation: self.generation };
+                self.send(reported).await?;
+                // Not before, so that the consumer does not wait for it.
                 if let Some(copy) = &mut self.copy {
                     copy.replace(&snapshot, self.generation);
                 }
-                let snapshot = snapshot.into();
-                self.send(FeedEvent::Snapshot { snapshot, generation: self.generation }).await?;
                 if let Some(added) = added {
                     self.send(added).await?;
                 }

@@ -70,14 +70,10 @@ impl CachedEntries {
 
     /// Applies a write.
     pub(super) fn put(&mut self, key: Box<str>, value: CachedValue) {
-        if is_readable(&key, &value.value) {
-            self.last_good.remove(&key);
-        } else {
-            match self.good_before(&key) {
-                Some(good) => self.last_good.insert(key.clone(), good),
-                None => self.last_good.remove(&key),
-            };
-        }
+        match self.good_under(&key, &value) {
+            Some(good) => self.last_good.insert(key.clone(), good),
+            None => self.last_good.remove(&key),
+        };
         self.values.insert(key, value);
     }
 
@@ -95,10 +91,8 @@ impl CachedEntries {
             let good = if goes_on && self.revision_of(&key) == Some(value.mod_revision) {
                 // The same write: its value need not be validated again.
                 self.good_of(&key)
-            } else if is_readable(&key, &value.value) {
-                None
             } else {
-                self.good_before(&key)
+                self.good_under(&key, &value)
             };
             last_good.extend(good.map(|good| (key.clone(), good)));
             values.insert(key, value);
@@ -134,18 +128,21 @@ impl CachedEntries {
         find(&cached.snapshot.entries, key).map(|kv| CachedValue::of(kv).1)
     }
 
-    /// Returns the last valid value of a key before an invalid write.
-    fn good_before(&self, key: &str) -> Option<CachedValue> {
-        self.good_of(key).or_else(|| {
-            let known = match self.values.get(key) {
-                Some(known) => Some(known.clone()),
-                None => {
-                    let cached = self.restored.as_ref()?;
-                    find(&cached.snapshot.entries, key).map(|kv| CachedValue::of(kv).1)
-                }
-            };
-            known.filter(|known| is_readable(key, &known.value))
-        })
+    /// Returns the last valid value of a key before a write, if that is invalid. A key without an earlier value
+    /// is not validated: there are tens of thousands at the start.
+    fn good_under(&self, key: &str, new: &CachedValue) -> Option<CachedValue> {
+        let good = self.good_of(key);
+        let known = || match self.values.get(key) {
+            Some(known) => Some(known.clone()),
+            None => {
+                let cached = self.restored.as_ref()?;
+                find(&cached.snapshot.entries, key).map(|kv| CachedValue::of(kv).1)
+            }
+        };
+        let is_good = good.is_some();
+        let before = good.or_else(known)?;
+        let replaces = !is_readable(key, &new.value) && (is_good || is_readable(key, &before.value));
+        replaces.then_some(before)
     }
 }
 
