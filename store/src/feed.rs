@@ -449,10 +449,11 @@ impl Task {
         if delta.changes.is_empty() {
             return Ok(());
         }
-        if let Some(copy) = &mut self.copy {
-            copy.apply(&delta);
-        }
-        self.send(FeedEvent::Delta(delta)).await
+        let Some(copy) = &mut self.copy else { return self.send(FeedEvent::Delta(delta)).await };
+        // The consumer does not wait for the cache.
+        self.events.send(FeedEvent::Delta(delta.clone())).await.map_err(|_| FeedClosed)?;
+        copy.apply(&delta);
+        Ok(())
     }
 
     /// The first failure after a healthy period is retried at once and reported only if the retry fails.
