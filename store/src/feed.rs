@@ -449,10 +449,12 @@ impl Task {
         if delta.changes.is_empty() {
             return Ok(());
         }
-        let Some(copy) = &mut self.copy else { return self.send(FeedEvent::Delta(delta)).await };
-        // The consumer does not wait for the cache.
-        self.events.send(FeedEvent::Delta(delta.clone())).await.map_err(|_| FeedClosed)?;
-        copy.apply(&delta);
+        let for_cache = self.copy.is_some().then(|| delta.clone());
+        self.send(FeedEvent::Delta(delta)).await?;
+        // Not before, so that the consumer does not wait for it.
+        if let (Some(copy), Some(delta)) = (&mut self.copy, for_cache) {
+            copy.apply(&delta);
+        }
         Ok(())
     }
 

@@ -4,22 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::arrows::files::sources;
+
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
-}
-
-fn sources(dir: &Path, out: &mut Vec<PathBuf>) {
-    for entry in fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()) {
-        let name = entry.file_name().unwrap_or_default();
-        if entry.is_dir() {
-            // Build results, Git's own, and what the fuzzer is fed.
-            if name != "target" && !name.to_string_lossy().starts_with('.') && name != "seeds" {
-                sources(&entry, out);
-            }
-        } else if entry.extension().is_some_and(|ending| ending == "rs") {
-            out.push(entry);
-        }
-    }
 }
 
 /// Names of ignored tests with the reason that stands there.

@@ -2,7 +2,9 @@
 //! send signals to all threads of their process.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+use crate::arrows::files::sources;
 
 /// Calls that return what one read gives.
 const READS: &[&str] = &[".read(", ".recv(", ".recv_from(", ".peek("];
@@ -26,25 +28,16 @@ fn faults(source: &str) -> Vec<usize> {
     (0..lines.len()).filter(|at| is_read(lines[*at]) && !is_repeated(*at)).map(|at| at + 1).collect()
 }
 
-fn below(dir: &Path, found: &mut Vec<String>) {
-    for entry in fs::read_dir(dir).unwrap().flatten() {
-        let path = entry.path();
-        if path.is_dir() {
-            below(&path, found);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            if READ_AGAIN.iter().any(|file| path.ends_with(file)) {
-                continue;
-            }
-            let lines = faults(&fs::read_to_string(&path).unwrap());
-            found.extend(lines.iter().map(|line| format!("{}:{line}", path.display())));
-        }
-    }
-}
-
 #[test]
 fn a_signal_ends_no_read_of_a_test() {
-    let mut found = Vec::new();
-    below(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests"), &mut found);
+    let mut files = Vec::new();
+    sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests"), &mut files);
+    files.retain(|path| !READ_AGAIN.iter().any(|file| path.ends_with(file)));
+    let of_file = |path: &PathBuf| {
+        let lines = faults(&fs::read_to_string(path).unwrap());
+        lines.into_iter().map(|line| format!("{}:{line}", path.display())).collect::<Vec<_>>()
+    };
+    let found: Vec<String> = files.iter().flat_map(of_file).collect();
     assert_eq!(found, [""; 0], "use common::concurrency::uninterrupted");
 }
 

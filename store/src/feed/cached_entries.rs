@@ -131,18 +131,22 @@ impl CachedEntries {
     /// Returns the last valid value of a key before a write, if that is invalid. A key without an earlier value
     /// is not validated: there are tens of thousands at the start.
     fn good_under(&self, key: &str, new: &CachedValue) -> Option<CachedValue> {
-        let good = self.good_of(key);
-        let known = || match self.values.get(key) {
-            Some(known) => Some(known.clone()),
-            None => {
-                let cached = self.restored.as_ref()?;
-                find(&cached.snapshot.entries, key).map(|kv| CachedValue::of(kv).1)
-            }
-        };
-        let is_good = good.is_some();
-        let before = good.or_else(known)?;
-        let replaces = !is_readable(key, &new.value) && (is_good || is_readable(key, &before.value));
-        replaces.then_some(before)
+        self.revision_of(key)?;
+        if is_readable(key, &new.value) { None } else { self.good_before(key) }
+    }
+
+    /// Returns the last valid value of a key before an invalid write.
+    fn good_before(&self, key: &str) -> Option<CachedValue> {
+        self.good_of(key).or_else(|| {
+            let known = match self.values.get(key) {
+                Some(known) => Some(known.clone()),
+                None => {
+                    let cached = self.restored.as_ref()?;
+                    find(&cached.snapshot.entries, key).map(|kv| CachedValue::of(kv).1)
+                }
+            };
+            known.filter(|known| is_readable(key, &known.value))
+        })
     }
 }
 
