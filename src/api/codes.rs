@@ -298,6 +298,9 @@ codes! {
     NETWORK_OF_ONE_ADDRESS "network-of-one-address"
         "The network of this host is one address, so that a cross-subnet pool tunnels to every host.",
         "tortie node list -o wide";
+    IPIP_NO_ROUTE "ipip-no-route"
+        "Addresses of an IPIP pool whose routes come from the store (ProgramClusterRoutes) are not reached: their host has no address, or the route would cut hosts off.",
+        "tortie why route {}";
     VXLAN_NO_ROUTE "vxlan-no-route"
         "Addresses of a VXLAN pool are not reached: their host has no end of the tunnel, or the route would cut hosts off.",
         "tortie why route {}";
@@ -423,6 +426,7 @@ codes! {
     FOREIGN_ROUTE "foreign-route" "A route of another protocol or program has the prefix and takes precedence, or has the same metric.", "tortie why route {}";
     KERNEL_SERVICE_RANGE "service-range" "Calico 3: inside a service range, whose addresses are translated.", "tortie store ls /calico/resources/v3/";
     NO_NETWORK_REASON "no-network" "Its pool is cross-subnet, and the network of this host is not known.", "tortie node list -o wide";
+    IPIP_POOL "ipip-pool" "It is in an IPIP pool, and ProgramClusterRoutes takes the routes of such pools from the store and not from BGP.", "tortie why route {}";
     VXLAN_POOL "vxlan-pool" "It is in a VXLAN pool, whose routes come from the store and not from BGP.", "tortie why route {}";
 }
 

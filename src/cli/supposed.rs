@@ -11,7 +11,7 @@ use tortie_config::key::Key;
 use tortie_config::resource::{Asn, Community, RouteSource};
 use tortie_engine::model::Model;
 use tortie_engine::routing::{
-    self, FilterRoute, Interface, NodeOptions, PeerIntent, RoutingIntent, SupposedTunnel, suppose_export,
+    self, Encapsulation, FilterRoute, Interface, NodeOptions, PeerIntent, RoutingIntent, suppose_export,
     suppose_import, suppose_kernel,
 };
 use tortie_net::Cidr;
@@ -198,7 +198,7 @@ fn kernel(intent: &RoutingIntent, route: &Route) -> KernelAnswer {
     let answer = suppose_kernel(intent, &route.seen(RouteSource::Ibgp));
     KernelAnswer {
         programmed: answer.programmed,
-        tunnel: answer.tunnel.map(SupposedTunnel::as_str),
+        tunnel: answer.tunnel.map(Encapsulation::as_str),
         reason: answer.reason,
     }
 }

@@ -28,10 +28,10 @@ const IN_POOL: &[u8] = &[26, 10, 244, 5, 0];
 const NO_FAULT: &[&str] = &["own-block", "advertised", "pool", "no_policy"];
 /// Reasons of a Calico 3 store, which an agent only observes: covered by the tests of routing.
 const OF_CALICO_3: &[&str] = &["disable-bgp-export", "tunnel-device", "service-range", "reflected-range"];
-/// Covered by tests/agent/life/faults.rs; the last three by the tests of routing, since an agent announces no
-/// service ranges, writes its host's network, and has no VXLAN here.
+/// Covered by tests/agent/life/faults.rs; the last four by the tests of routing, since an agent announces no
+/// service ranges, writes its host's network, and has no VXLAN and no routes of the store here.
 const IN_KERNEL: &[&str] =
-    &["unresolved", "no-tunnel", "foreign-route", "service-range", "no-network", "vxlan-pool"];
+    &["unresolved", "no-tunnel", "foreign-route", "service-range", "no-network", "ipip-pool", "vxlan-pool"];
 
 /// A fault of a whole UPDATE, not of a route.
 const MALFORMED: &str = "malformed-update";

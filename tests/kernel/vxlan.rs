@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::kernel_thread::{PATIENCE, Rig, cidr, eventually, fast};
 use crate::common::netns::{in_netns, ip, try_ip, veth};
-use tortie_engine::routing::{VxlanDevice, VxlanIntent, VxlanRemote, VxlanRoute};
+use tortie_engine::routing::{Encapsulation, StoreRoute, VxlanDevice, VxlanIntent, VxlanRemote};
 
 /// Limit for a repair.
 const SECOND: Duration = Duration::from_secs(1);
@@ -35,9 +35,9 @@ fn overlay() -> VxlanIntent {
         v4: Some(device()),
         remotes: [(addr("10.65.2.0"), remote)].into(),
         routes: [
-            (cidr("10.65.2.0/26"), VxlanRoute::Tunnel(addr("10.65.2.0"))),
-            (cidr("10.65.3.0/26"), VxlanRoute::Direct(addr("192.0.2.3"))),
-            (cidr("10.65.0.9/32"), VxlanRoute::Tunnel(addr("10.65.2.0"))),
+            (cidr("10.65.2.0/26"), StoreRoute::Vxlan(addr("10.65.2.0"))),
+            (cidr("10.65.3.0/26"), StoreRoute::Direct(addr("192.0.2.3"), Encapsulation::Vxlan)),
+            (cidr("10.65.0.9/32"), StoreRoute::Vxlan(addr("10.65.2.0"))),
         ]
         .into(),
         ..VxlanIntent::default()
@@ -132,7 +132,7 @@ fn ipv6_has_a_device_of_its_own() {
         rig.overlay(&Arc::new(VxlanIntent {
             v6: Some(v6),
             remotes: [(addr("fd00:65:2::"), remote)].into(),
-            routes: [(cidr("fd00:65:2::/122"), VxlanRoute::Tunnel(addr("fd00:65:2::")))].into(),
+            routes: [(cidr("fd00:65:2::/122"), StoreRoute::Vxlan(addr("fd00:65:2::")))].into(),
             ..VxlanIntent::default()
         }));
         let link = ip("-d link show vxlan-v6.calico");
@@ -271,7 +271,7 @@ fn cluster(hosts: u32) -> VxlanIntent {
         let block = cidr("10.128.0.0/9").nth(u128::from(n) * 64).unwrap();
         let remote = VxlanRemote { host: [198, 18 + a, b, c].into(), mac: [0x66, 1, 0, a, b, c] };
         vxlan.remotes.insert(block, remote);
-        vxlan.routes.insert(tortie_net::Cidr::new(block, 26).unwrap(), VxlanRoute::Tunnel(block));
+        vxlan.routes.insert(tortie_net::Cidr::new(block, 26).unwrap(), StoreRoute::Vxlan(block));
     }
     vxlan
 }

@@ -64,7 +64,8 @@ impl Default for BgpConfiguration {
 }
 
 words! {
-    /// Kinds of routes to remote blocks that BIRD programs in a cluster of Calico's own agents.
+    /// Kinds of routes to blocks of other hosts that one of Calico's own agents programs: BIRD by the
+    /// BGPConfiguration, Felix by the setting.
     ProgramClusterRoutes: "write \"Enabled\", \"EnabledIPIPOnly\", \"EnabledNoEncapOnly\" or \"Disabled\"" {
         /// Routes through IPIP and without encapsulation.
         All = "Enabled",

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::ValueError;
+use super::bgp_configuration::ProgramClusterRoutes;
 use super::interface_regex::InterfaceRegex;
 use super::names::MacAddr;
 use super::setting_value::{
@@ -195,6 +196,9 @@ settings! {
     /// Filter IPIP packets; the tunnel itself depends on the pools. `None`, the default of Calico 3, for what
     /// the pools say.
     ip_in_ip_enabled: IpInIpEnabled(Option<bool>) = Some(false);
+    /// Routes to blocks of other hosts that come from the store (`ProgramClusterRoutes` of Felix): those of IPIP
+    /// pools with `Enabled` and `EnabledIPIPOnly`. `None` for BGP.
+    program_cluster_routes: ProgramClusterRoutes(Option<ProgramClusterRoutes>) = None;
     /// MTU of the tunnel; `None` (0 in the store) for 1440, or less if the link requires it.
     ip_in_ip_mtu: IpInIpMtu(Option<u32>) = None;
     /// Tunnel address of the node.

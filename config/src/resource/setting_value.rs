@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::bgp_configuration::ProgramClusterRoutes;
 use super::duration;
 use super::names::{MAC, MacAddr};
 use tortie_net::Cidr;
@@ -186,6 +187,24 @@ impl SettingValue for Option<bool> {
 
     fn from_text(text: &str) -> Option<Self> {
         if is_none(text) { Some(None) } else { bool::from_text(text).map(Some) }
+    }
+
+    fn to_text(&self) -> String {
+        self.map_or_else(|| "none".to_owned(), |value| value.to_string())
+    }
+}
+
+impl SettingValue for Option<ProgramClusterRoutes> {
+    const EXPECTED: &'static str =
+        "write Enabled, EnabledIPIPOnly, EnabledNoEncapOnly or Disabled, or none for routes from BGP";
+
+    fn from_text(text: &str) -> Option<Self> {
+        use ProgramClusterRoutes::{All, Ipip, Never, NoEncap};
+        if is_none(text) {
+            return Some(None);
+        }
+        let mut words = [All, Ipip, NoEncap, Never].into_iter();
+        words.find(|word| word.as_str().eq_ignore_ascii_case(text)).map(Some)
     }
 
     fn to_text(&self) -> String {

@@ -1,7 +1,7 @@
 //! Keys that an agent lists and watches.
 //!
 //! 5,000 agents must not receive each other's writes, so an agent watches its own affinities and blocks, and
-//! not those of other hosts (with a VXLAN pool it must: routes come from the blocks of all hosts). The key of a block contains its prefix, not its host, so the own blocks are
+//! not those of other hosts (if the routes of a pool come from the store it must: they need the blocks of all hosts). The key of a block contains its prefix, not its host, so the own blocks are
 //! single keys that the own affinities name, and their set changes. Two feeds handle this:
 //!
 //! - the **main** feed watches the fixed prefixes of [`watch_scope`]; it starts once;
@@ -64,10 +64,10 @@ pub fn watch_scope(node: &str, choice: DataModel) -> Vec<String> {
 
 impl Model {
     /// Returns the keys of the block feed: the blocks for which this host has an affinity in any state,
-    /// sorted; the prefixes of all blocks if a pool uses VXLAN.
+    /// sorted; the prefixes of all blocks if the routes of a pool come from the store.
     #[must_use]
     pub fn block_scope(&self) -> Vec<String> {
-        if self.has_vxlan_pool() {
+        if self.follows_all_blocks() {
             return ["ipv4/", "ipv6/"].map(|family| format!("{}{family}", prefix::BLOCKS)).into();
         }
         let blocks = self.affinities(&self.node).map(|stored| *stored.key);

@@ -56,6 +56,13 @@ const SEVERITIES: &[&str] = &["loud", "debug,info", "\u{7}"];
 const TABLE: &[Row] = &[
     row("Ipv6Support", Kernel, "false", FLAGS, &["true"]),
     row("IpInIpEnabled", Kernel, "true", FLAGS, &["false", "none"]),
+    row(
+        "ProgramClusterRoutes",
+        Kernel,
+        "EnabledIPIPOnly",
+        &["yes", "true", "EnabledVXLANOnly", "Enabled,Disabled"],
+        &["Enabled", "EnabledNoEncapOnly", "disabled", "none"],
+    ),
     row("IpInIpMtu", Kernel, "1400", &["1", "67", "65536", "-1", "4294967296", "big"], &["68", "65535", "0"]),
     row(
         "IpInIpTunnelAddr",

@@ -64,9 +64,7 @@ pub use peers::{PASSIVE_SIDE_DELAY, explain_peer};
 pub use persistent_map::{Difference, Persistent};
 pub use plan::{IntentChange, Planner, intent};
 pub use ranges::{DYNAMIC, DynamicPeer, MAX_SESSIONS, RangeIntent};
-pub use supposed::{
-    SupposedKernelRoute, SupposedRoute, SupposedTunnel, suppose_export, suppose_import, suppose_kernel,
-};
+pub use supposed::{SupposedKernelRoute, SupposedRoute, suppose_export, suppose_import, suppose_kernel};
 pub use types::*;
 pub use unreadable::{UnreadablePeer, unreadable_peers};
-pub use vxlan::{VxlanDevice, VxlanIntent, VxlanRemote, VxlanRoute, derived_mac};
+pub use vxlan::{Encapsulation, StoreRoute, VxlanDevice, VxlanIntent, VxlanRemote, Withheld, derived_mac};

@@ -10,6 +10,7 @@ use tortie_net::Cidr;
 
 use super::local::Local;
 use super::types::{IpipMode, LearnedPath, Note, PeerIntent, PeerKind, RoutingIntent, RoutingView};
+use super::vxlan::Encapsulation;
 use crate::model::{FilterValue, Host, Model};
 
 /// Maximum number of names that a note lists.
@@ -24,7 +25,7 @@ pub(super) fn notes(model: &Model, local: &Local, intent: &RoutingIntent) -> Vec
     explicit_peers(model, local, intent, &mut notes);
     nats_without_endpoint(model, &mut notes);
     spoofed_sources(model, &mut notes);
-    vxlan(intent, &mut notes);
+    without_route(intent, &mut notes);
     let filters: Vec<String> =
         model.custom_filters().map(|(_, family, name)| format!("{}/{name}", family.as_str())).collect();
     if !filters.is_empty() {
@@ -58,19 +59,21 @@ fn own_address(model: &Model, local: &Local, notes: &mut Vec<Note>) {
     }
 }
 
-fn vxlan(intent: &RoutingIntent, notes: &mut Vec<Note>) {
-    let withheld = &intent.vxlan.withheld;
-    let Some((prefix, reason)) = withheld.first_key_value() else { return };
-    let others = match withheld.len() - 1 {
-        0 => String::new(),
-        1 => " (and 1 other)".to_owned(),
-        more => format!(" (and {more} others)"),
-    };
-    notes.push(Note {
-        code: "vxlan-no-route",
-        subject: prefix.to_string(),
-        text: format!("no route to {prefix} of a VXLAN pool{others}: {reason}"),
-    });
+fn without_route(intent: &RoutingIntent, notes: &mut Vec<Note>) {
+    for (encapsulation, code, kind) in [
+        (Encapsulation::Vxlan, "vxlan-no-route", "a VXLAN"),
+        (Encapsulation::Ipip, "ipip-no-route", "an IPIP"),
+    ] {
+        let mut withheld = intent.vxlan.withheld.iter().filter(|(_, why)| why.encapsulation == encapsulation);
+        let Some((prefix, why)) = withheld.next() else { continue };
+        let others = match withheld.count() {
+            0 => String::new(),
+            1 => " (and 1 other)".to_owned(),
+            more => format!(" (and {more} others)"),
+        };
+        let text = format!("no route to {prefix} of {kind} pool{others}: {}", why.reason);
+        notes.push(Note { code, subject: prefix.to_string(), text });
+    }
 }
 
 fn hosts(model: &Model, notes: &mut Vec<Note>) {

@@ -159,6 +159,7 @@ pub(super) fn view(
         node_v6: local.v6,
         network_v4: local.network_v4,
         pools: model.pools().map(|pool| pool_view(pool.value)).collect(),
+        ipip_from_store: model.gives_ipip_routes(),
         own_blocks: {
             let blocks = model.own_blocks().map(|(block, _)| block);
             blocks.filter(|block| !withheld.contains_key(block)).collect()

@@ -257,7 +257,8 @@ impl Planner {
                 false => self.own_routes(&moved, change),
             }
         }
-        let shadowed = self.intent.vxlan.is_on() && !moved.addresses.is_empty();
+        let has_routes = self.intent.vxlan.is_on() || self.intent.view.ipip_from_store;
+        let shadowed = has_routes && !moved.addresses.is_empty();
         if all || shadowed || vxlan::may_differ(changes) {
             let vxlan = vxlan(model, &self.local, |addr| self.own.has(addr));
             replace(&mut self.intent.vxlan, Arc::new(vxlan), &mut change.vxlan);

@@ -8,10 +8,10 @@ use tortie_net::Cidr;
 
 use super::explain::{Step, StepOutcome};
 use super::filter::{Direction, FilterChanges, FilterRoute};
-use super::forward::{VXLAN_POOL, explain_kernel_route};
+use super::forward::{IPIP_POOL, VXLAN_POOL, explain_kernel_route};
 use super::gates::{FILTER, explain_export, explain_import};
 use super::types::{Hop, KernelRoute, PeerIntent, Resolved, RoutingIntent};
-use super::vxlan::VxlanRoute;
+use super::vxlan::Encapsulation;
 
 /// Result for a supposed route that a peer would announce or receive.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,29 +30,9 @@ pub struct SupposedKernelRoute {
     /// True if the kernel would have a route for its destinations.
     pub programmed: bool,
     /// Tunnel of its packets.
-    pub tunnel: Option<SupposedTunnel>,
+    pub tunnel: Option<Encapsulation>,
     /// Reason, one of those of [`KernelRoute`].
     pub reason: &'static str,
-}
-
-/// Tunnel of the packets of a supposed route.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SupposedTunnel {
-    /// The IPIP tunnel.
-    Ipip,
-    /// The VXLAN tunnel.
-    Vxlan,
-}
-
-impl SupposedTunnel {
-    /// Returns `ipip` or `vxlan`.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Ipip => "ipip",
-            Self::Vxlan => "vxlan",
-        }
-    }
 }
 
 /// Decides about the export of a supposed route to a peer.
@@ -89,8 +69,8 @@ pub fn suppose_import(intent: &RoutingIntent, peer: &PeerIntent, route: &FilterR
 }
 
 /// Decides if the kernel would have a supposed learned route. Its next hop counts as reachable and the tunnel
-/// as present; without a next hop, it is outside of the network of this host. In a VXLAN pool no announcement
-/// gives a route: there the answer is the route that the store gives, if there is one.
+/// as present; without a next hop, it is outside of the network of this host. Where the routes of
+/// a pool come from the store, no announcement gives one: there the answer is the route of the store, if any.
 #[must_use]
 pub fn suppose_kernel(intent: &RoutingIntent, route: &FilterRoute<'_>) -> SupposedKernelRoute {
     let unspecified =
@@ -102,25 +82,27 @@ pub fn suppose_kernel(intent: &RoutingIntent, route: &FilterRoute<'_>) -> Suppos
         KernelRoute::Via { hops, reason } => {
             let tunnel = hops.iter().find_map(|hop| match hop {
                 Hop::Plain { .. } => None,
-                Hop::Tunnel { .. } => Some(SupposedTunnel::Ipip),
-                Hop::Vxlan { .. } => Some(SupposedTunnel::Vxlan),
+                Hop::Tunnel { .. } => Some(Encapsulation::Ipip),
+                Hop::Vxlan { .. } => Some(Encapsulation::Vxlan),
             });
             SupposedKernelRoute { programmed: true, tunnel, reason }
         }
-        KernelRoute::Withheld { reason: VXLAN_POOL } => of_store(intent, &route.prefix),
+        KernelRoute::Withheld { reason: reason @ (VXLAN_POOL | IPIP_POOL) } => {
+            of_store(intent, &route.prefix, reason)
+        }
         KernelRoute::Withheld { reason } => SupposedKernelRoute { programmed: false, tunnel: None, reason },
     }
 }
 
-/// Returns the route of the store for a prefix in a VXLAN pool.
-fn of_store(intent: &RoutingIntent, prefix: &Cidr) -> SupposedKernelRoute {
+/// Returns the route of the store for a prefix in a pool whose routes come from it; `absent` is the reason where
+/// it has none.
+fn of_store(intent: &RoutingIntent, prefix: &Cidr, absent: &'static str) -> SupposedKernelRoute {
     let covering = intent.vxlan.routes.iter().filter(|(route, _)| route.covers(prefix));
     match covering.max_by_key(|(route, _)| route.len()) {
         Some((_, route)) => {
-            let tunnel = matches!(route, VxlanRoute::Tunnel(_)).then_some(SupposedTunnel::Vxlan);
-            SupposedKernelRoute { programmed: true, tunnel, reason: route.reason() }
+            SupposedKernelRoute { programmed: true, tunnel: route.tunnel(), reason: route.reason() }
         }
-        None => SupposedKernelRoute { programmed: false, tunnel: None, reason: VXLAN_POOL },
+        None => SupposedKernelRoute { programmed: false, tunnel: None, reason: absent },
     }
 }
 

@@ -425,6 +425,8 @@ pub struct RoutingView {
     pub network_v4: Option<Cidr>,
     /// Pools of both families, sorted by prefix, without duplicates.
     pub pools: Vec<PoolView>,
+    /// True if the routes of IPIP pools come from the store and not from BGP.
+    pub ipip_from_store: bool,
     /// Announced own blocks, for the gates `own-block` and `inside-own-block`.
     pub own_blocks: BTreeSet<Cidr>,
     /// Prefix advertisements: this host's list, else the global one.
@@ -485,7 +487,7 @@ pub enum KernelRoute {
         /// Next hops of the route; not empty.
         hops: Vec<Hop>,
         /// Reason: `plain`, `ipip-always`, `ipip-cross-subnet`, `same-subnet`, `outside-pools`, `vxlan`,
-        /// `vxlan-same-subnet`.
+        /// `vxlan-same-subnet`, `ipip`.
         reason: &'static str,
     },
     /// No route is installed.

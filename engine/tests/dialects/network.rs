@@ -132,6 +132,8 @@ fn setting() -> impl Strategy<Value = Vec<Entry>> {
         ("DefaultEndpointToHostAction", "ACCEPT"),
         ("IpInIpEnabled", "true"),
         ("IpInIpMtu", "1400"),
+        ("ProgramClusterRoutes", "Enabled"),
+        ("ProgramClusterRoutes", "EnabledIPIPOnly"),
         ("ChainInsertMode", "append"),
         ("DisableConntrackInvalidCheck", "true"),
         ("Ipv6Support", "false"),

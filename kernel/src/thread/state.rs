@@ -2,6 +2,7 @@
 //! requests.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -17,7 +18,7 @@ use crate::fib::next_hops::MainTable;
 use crate::fib::plan;
 use crate::fib::request::{Outcome, Request, TunnelLinks};
 use crate::fib::table::Table;
-use crate::fib::table::vxlan::VxlanLinks;
+use crate::fib::table::remote::RemoteLinks;
 use crate::intent::KernelIntent;
 use crate::netlink::event::Event;
 use crate::netlink::link::{Address, Link};
@@ -143,15 +144,21 @@ impl State {
         }
     }
 
+    /// Returns the address of this host in a family.
+    pub(crate) fn node_addr(&self, v4: bool) -> Option<IpAddr> {
+        if v4 { self.view.node_v4 } else { self.view.node_v6 }
+    }
+
     /// Accepts a new intent, and decides again on routes that may differ.
     pub(crate) fn accept_intent(&mut self, intent: Arc<KernelIntent>) {
         let old = std::mem::replace(&mut self.view, Arc::clone(&intent.view));
         let same = old.pools == self.view.pools
+            && old.ipip_from_store == self.view.ipip_from_store
             && old.network_v4 == self.view.network_v4
             && (old.node_v4, old.node_v6) == (self.view.node_v4, self.view.node_v6);
         let moved = self.with_decide(|table, decide| {
             let mut moved = table.set_blackholes(&intent.blackholes, intent.change, decide);
-            moved.extend(table.set_vxlan(&intent.vxlan.routes, intent.change, decide));
+            moved.extend(table.set_remote(&intent.vxlan.routes, intent.change, decide));
             if !same {
                 table.decide_again(&|_| true, intent.change, decide);
             }
@@ -289,16 +296,19 @@ impl State {
         if present != self.tunnel_present {
             self.tunnel_present = present;
             let moved = ChangeId::default();
-            self.with_decide(|table, decide| table.decide_again(&|_| true, moved, decide));
+            self.with_decide(|table, decide| {
+                table.set_ipip(present, decide);
+                table.decide_again(&|_| true, moved, decide);
+            });
             self.network.mark_all_dirty();
         }
     }
 
-    /// Sets the interfaces of the VXLAN, and decides again on its routes if they changed.
-    pub(crate) fn set_vxlan(&mut self, devices: [u32; 2], links: VxlanLinks) {
+    /// Sets the interfaces of the VXLAN, and decides again on the routes of the store if they changed.
+    pub(crate) fn set_vxlan(&mut self, devices: [u32; 2], links: RemoteLinks) {
         let tunnels = TunnelLinks { vxlan: devices, ..self.table.objects().tunnels() };
         self.table.objects_mut().set_tunnels(tunnels);
-        let moved = self.with_decide(|table, decide| table.set_vxlan_links(links, decide));
+        let moved = self.with_decide(|table, decide| table.set_remote_links(links, decide));
         for prefix in moved {
             self.network.mark_dirty_inside(&prefix);
         }

@@ -98,9 +98,9 @@ pub(in crate::agent) fn row(view: &KernelView<'_>, state: &RouteState) -> Kernel
     };
     KernelRouteRow {
         prefix: state.prefix.to_string(),
-        kind: match (state.blackhole, state.vxlan) {
+        kind: match (state.blackhole, state.remote) {
             (true, _) => "blackhole",
-            (_, true) => "vxlan",
+            (_, Some(encapsulation)) => encapsulation.as_str(),
             _ => "learned",
         }
         .to_owned(),

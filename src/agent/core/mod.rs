@@ -325,7 +325,8 @@ impl Core {
         self.on_delta(&Delta { revision: snapshot.revision, changes });
     }
 
-    /// Extends the watch to the blocks that the own affinities name, or to all for a VXLAN pool.
+    /// Extends the watch to the blocks that the own affinities name, or to all for a pool whose routes come
+    /// from the store.
     fn update_watch_scope(&mut self) {
         if !self.scope.is_main_read() {
             return;

@@ -13,7 +13,7 @@ use crate::foreign::types::{
     BIRD, BirdRoute, FELIX, ForeignState, MainHop, MainRoute, NetworkSnapshot, RouteKind,
 };
 use tortie_engine::policy::EndpointPolicy;
-use tortie_engine::routing::{self, FilterRoute, Hop, KernelRoute, PeerIntent, VxlanRoute};
+use tortie_engine::routing::{self, Encapsulation, FilterRoute, Hop, KernelRoute, PeerIntent, StoreRoute};
 use tortie_kernel::protocol_name;
 
 /// `RTPROT_KERNEL`: routes that the kernel adds itself.
@@ -128,7 +128,7 @@ impl RouteComparison<'_> {
         }
     }
 
-    /// Compares routes to addresses of other hosts in VXLAN pools, which come from the store.
+    /// Compares routes to addresses of other hosts that come from the store.
     fn vxlan(&mut self, out: &mut Comparison) {
         let vxlan = &self.wanted.intent.vxlan;
         for (prefix, wanted) in &vxlan.routes {
@@ -137,20 +137,26 @@ impl RouteComparison<'_> {
             }
             let device = tortie_kernel::vxlan_device(prefix.is_v4());
             let hop = match wanted {
-                VxlanRoute::Tunnel(remote) => {
+                StoreRoute::Vxlan(remote) => {
                     self.look.link(device).map(|(ifindex, _)| MainHop { gateway: Some(*remote), ifindex })
                 }
-                VxlanRoute::Direct(host) => self
+                StoreRoute::Ipip(host) => self
+                    .look
+                    .link("tunl0")
+                    .map(|(ifindex, _)| MainHop { gateway: Some(IpAddr::V4(*host)), ifindex }),
+                StoreRoute::Direct(host, _) => self
                     .look
                     .resolve(*host)
                     .map(|to| MainHop { gateway: Some(to.gateway.unwrap_or(*host)), ifindex: to.ifindex }),
             };
             let words = match wanted {
-                VxlanRoute::Tunnel(remote) => format!("route of a VXLAN pool via {remote} dev {device}"),
-                VxlanRoute::Direct(host) => format!("route of a VXLAN pool via {host}"),
+                StoreRoute::Vxlan(remote) => format!("route of a VXLAN pool via {remote} dev {device}"),
+                StoreRoute::Ipip(host) => format!("route of an IPIP pool via {host} dev tunl0"),
+                StoreRoute::Direct(host, Encapsulation::Vxlan) => format!("route of a VXLAN pool via {host}"),
+                StoreRoute::Direct(host, Encapsulation::Ipip) => format!("route of an IPIP pool via {host}"),
             };
             // Felix leads directly to a tunnel address that is its own block, or borrowed.
-            let to_end = matches!(wanted, VxlanRoute::Tunnel(remote) if Cidr::host(*remote) == *prefix);
+            let to_end = matches!(wanted, StoreRoute::Vxlan(remote) if Cidr::host(*remote) == *prefix);
             match self.look.at(prefix).first() {
                 None => self.absent(out, Plane::Route, *prefix, &words),
                 Some(route) => {
@@ -170,7 +176,8 @@ impl RouteComparison<'_> {
         }
         for (prefix, why) in &vxlan.withheld {
             if let Some(route) = self.look.at(prefix).first().filter(|_| self.done.insert(*prefix)) {
-                let text = format!("is {}, and Tortie would hold it back: {why}", self.describe(route));
+                let text =
+                    format!("is {}, and Tortie would hold it back: {}", self.describe(route), why.reason);
                 out.put(Plane::Route, CompareResult::Different, prefix.to_string(), text);
             }
         }

@@ -1,10 +1,10 @@
-//! Read access to what only the VXLAN uses: blocks of all hosts, and the ends of hosts.
+//! Read access to what only the VXLAN and routes of the store use: blocks of all hosts, and the ends of hosts.
 
 use std::net::{IpAddr, Ipv4Addr};
 
 use tortie_config::Resource;
 use tortie_config::key::{IpFamily, Key};
-use tortie_config::resource::{Block, Settings};
+use tortie_config::resource::{Block, ProgramClusterRoutes, Settings};
 use tortie_net::Cidr;
 
 use super::{StoredValue, stored};
@@ -25,10 +25,19 @@ impl Model {
             })
     }
 
-    /// Returns true if a pool uses VXLAN, so that the blocks of all hosts are followed.
+    /// Returns true if the routes of a pool come from the store, so that the blocks of all hosts are followed.
     #[must_use]
-    pub fn has_vxlan_pool(&self) -> bool {
-        self.pools().any(|pool| pool.value.vxlan.is_some())
+    pub fn follows_all_blocks(&self) -> bool {
+        let ipip = self.gives_ipip_routes();
+        self.pools().any(|pool| pool.value.vxlan.is_some() || (ipip && pool.value.ipip.is_some()))
+    }
+
+    /// Returns true if the routes of IPIP pools come from the store and not from BGP, because
+    /// `ProgramClusterRoutes` asks for it.
+    #[must_use]
+    pub fn gives_ipip_routes(&self) -> bool {
+        let asked = self.settings().program_cluster_routes;
+        matches!(asked, Some(ProgramClusterRoutes::All | ProgramClusterRoutes::Ipip))
     }
 
     /// Returns true if VXLAN is used in a family: as a setting says, else if a pool of the family uses it.

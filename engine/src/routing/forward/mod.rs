@@ -5,6 +5,7 @@
 //! | outside of every pool | any | as resolved | `outside-pools` |
 //! | pool without a tunnel, IPv6 pool without VXLAN | any | as resolved | `plain` |
 //! | VXLAN pool | any | none: the routes come from the store | `vxlan-pool` |
+//! | IPIP pool whose routes come from the store (`ProgramClusterRoutes`) | any | none | `ipip-pool` |
 //! | IPIP pool, `always` | IPv4 | `via <BGP next hop> dev tunl0 onlink` | `ipip-always` |
 //! | IPIP pool, `cross-subnet` | inside `network_v4` | as resolved | `same-subnet` |
 //! | IPIP pool, `cross-subnet` | outside | `via <BGP next hop> dev tunl0 onlink` | `ipip-cross-subnet` |
@@ -32,6 +33,8 @@ pub use next_hops::{CoveringRoute, Legs, Resolution, RoutingTable, resolve};
 
 /// Reason for which an announced route in a VXLAN pool is withheld.
 pub(super) const VXLAN_POOL: &str = "vxlan-pool";
+/// Reason for which an announced route in an IPIP pool is withheld whose routes come from the store.
+pub(super) const IPIP_POOL: &str = "ipip-pool";
 
 /// Returns the kernel route for a learned `prefix` with these BGP next hops (more than one for ECMP).
 ///
@@ -90,6 +93,13 @@ fn decide<R: IntoIterator<Item = Resolved>>(
     });
     if pool.is_some_and(|pool| pool.vxlan.is_some()) {
         return withhold(rec, VXLAN_POOL, "the routes of a VXLAN pool come from the store, not from BGP");
+    }
+    if mode.is_some() && view.ipip_from_store {
+        return withhold(
+            rec,
+            IPIP_POOL,
+            "ProgramClusterRoutes: the routes of an IPIP pool come from the store",
+        );
     }
     if mode == Some(IpipMode::CrossSubnet) && view.network_v4.is_none() {
         return withhold(rec, "no-network", "the node has no network_v4, so its subnet is unknown");

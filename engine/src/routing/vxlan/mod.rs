@@ -1,4 +1,5 @@
-//! The VXLAN of this host: its devices, the ends of other hosts, and the routes to their addresses.
+//! The VXLAN of this host with the ends of other hosts, and the routes that the store gives to their addresses:
+//! those of VXLAN pools, and those of IPIP pools if the setting `ProgramClusterRoutes` says so.
 //!
 //! All of it comes from the store and nothing from BGP: a block's owner from the block's value, a borrowed
 //! address from the attribute `node` of its allocation.
@@ -8,6 +9,7 @@
 //! | block of another host, pool `always` | via the host's tunnel address on the VXLAN device |
 //! | the same, pool `cross-subnet`, host in this node's network | via the host's address, without the tunnel |
 //! | the same, host elsewhere | as for `always` |
+//! | block of another host in an IPIP pool | the same with `tunl0`, via the host's address |
 //! | address borrowed by another host | as for a block of that host |
 //!
 //! A tunnel address is the end of its own route if it is a block by itself or borrowed. Addresses of this
@@ -19,10 +21,10 @@ mod mac;
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use tortie_config::key::IpFamily;
-use tortie_config::resource::{IpipMode, MacAddr};
+use tortie_config::resource::{IpipMode, MacAddr, Pool};
 use tortie_net::{Cidr, cover};
 
 use super::local::Local;
@@ -30,7 +32,7 @@ use crate::model::{Host, Model, ModelChanges};
 
 pub use mac::derived_mac;
 
-/// Desired state of the VXLAN of this host.
+/// Desired state of the VXLAN of this host, and the routes of the store.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct VxlanIntent {
     /// Device of IPv4, `vxlan.calico`; `None` if there shall be none.
@@ -39,10 +41,39 @@ pub struct VxlanIntent {
     pub v6: Option<VxlanDevice>,
     /// Ends of other hosts, by tunnel address.
     pub remotes: BTreeMap<IpAddr, VxlanRemote>,
-    /// Routes to addresses of other hosts.
-    pub routes: BTreeMap<Cidr, VxlanRoute>,
+    /// Routes of the store to addresses of other hosts, through VXLAN or IPIP.
+    pub routes: BTreeMap<Cidr, StoreRoute>,
     /// Prefixes without a route, each with the reason.
-    pub withheld: BTreeMap<Cidr, String>,
+    pub withheld: BTreeMap<Cidr, Withheld>,
+}
+
+/// Why the store gives no route to a prefix.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Withheld {
+    /// Encapsulation of the pool.
+    pub encapsulation: Encapsulation,
+    /// The reason.
+    pub reason: String,
+}
+
+/// Encapsulation of the packets to a pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Encapsulation {
+    /// IP in IP, `tunl0`.
+    Ipip,
+    /// VXLAN, `vxlan.calico` and `vxlan-v6.calico`.
+    Vxlan,
+}
+
+impl Encapsulation {
+    /// Returns `ipip` or `vxlan`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Ipip => "ipip",
+            Self::Vxlan => "vxlan",
+        }
+    }
 }
 
 impl VxlanIntent {
@@ -85,22 +116,46 @@ pub struct VxlanRemote {
     pub mac: [u8; 6],
 }
 
-/// Route to addresses of another host.
+/// Route of the store to addresses of another host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum VxlanRoute {
-    /// Through the tunnel, to the host with this tunnel address.
-    Tunnel(IpAddr),
-    /// Without the tunnel, to the host with this address in the node's network.
-    Direct(IpAddr),
+pub enum StoreRoute {
+    /// Through the VXLAN, to the host with this tunnel address.
+    Vxlan(IpAddr),
+    /// Through the IPIP tunnel, to the host with this address.
+    Ipip(Ipv4Addr),
+    /// In a pool with this encapsulation, without the tunnel: to the host with this address in the node's
+    /// network.
+    Direct(IpAddr, Encapsulation),
 }
 
-impl VxlanRoute {
-    /// Returns `vxlan` or `vxlan-same-subnet`.
+impl StoreRoute {
+    /// Returns the encapsulation of the pool.
+    #[must_use]
+    pub fn encapsulation(self) -> Encapsulation {
+        match self {
+            Self::Vxlan(_) => Encapsulation::Vxlan,
+            Self::Ipip(_) => Encapsulation::Ipip,
+            Self::Direct(_, encapsulation) => encapsulation,
+        }
+    }
+
+    /// Returns the tunnel of its packets.
+    #[must_use]
+    pub fn tunnel(self) -> Option<Encapsulation> {
+        match self {
+            Self::Direct(..) => None,
+            Self::Vxlan(_) | Self::Ipip(_) => Some(self.encapsulation()),
+        }
+    }
+
+    /// Returns `vxlan` or `ipip`, or `vxlan-same-subnet` or `same-subnet` without the tunnel.
     #[must_use]
     pub fn reason(self) -> &'static str {
         match self {
-            Self::Tunnel(_) => "vxlan",
-            Self::Direct(_) => "vxlan-same-subnet",
+            Self::Vxlan(_) => "vxlan",
+            Self::Ipip(_) => "ipip",
+            Self::Direct(_, Encapsulation::Vxlan) => "vxlan-same-subnet",
+            Self::Direct(_, Encapsulation::Ipip) => "same-subnet",
         }
     }
 }
@@ -113,13 +168,15 @@ pub(super) fn may_differ(changes: &ModelChanges) -> bool {
 /// Computes the desired state; `is_own` is true for addresses of this host's workloads. The cost is
 /// proportional to the number of hosts and blocks.
 pub(super) fn vxlan(model: &Model, local: &Local, is_own: impl Fn(&IpAddr) -> bool) -> VxlanIntent {
-    let pools: Pools = model.pools().map(|pool| (*pool.key, pool.value.vxlan)).collect();
+    let ipip_from_store = model.gives_ipip_routes();
+    let pools: Pools = model.pools().map(|pool| (*pool.key, way(pool.value, ipip_from_store))).collect();
     let mut intent = VxlanIntent {
         v4: device(model, local, &pools, IpFamily::V4),
         v6: device(model, local, &pools, IpFamily::V6),
         ..VxlanIntent::default()
     };
-    if !intent.is_on() {
+    let has_ipip = pools.iter().any(|pool| is_way(pool, Encapsulation::Ipip)) && local.v4.is_some();
+    if !intent.is_on() && !has_ipip {
         return intent;
     }
     let mut ends = [HashMap::new(), HashMap::new()];
@@ -128,35 +185,58 @@ pub(super) fn vxlan(model: &Model, local: &Local, is_own: impl Fn(&IpAddr) -> bo
             *ends = remotes(model, family, &device, &mut intent.remotes);
         }
     }
-    let mut add = |prefix: Cidr, host: &str, mode: IpipMode| {
+    let mut add = |prefix: Cidr, host: &str, way: Way| {
         let [v4, v6] = &ends;
-        if intent.device(prefix.is_v4()).is_none() || (prefix.is_host() && is_own(&prefix.addr())) {
+        let is_used = match way.encapsulation {
+            Encapsulation::Vxlan => intent.device(prefix.is_v4()).is_some(),
+            Encapsulation::Ipip => has_ipip,
+        };
+        if !is_used || (prefix.is_host() && is_own(&prefix.addr())) {
             return;
         }
         let end = if prefix.is_v4() { v4.get(host) } else { v6.get(host) };
-        match route(model, local, prefix, host, mode, end) {
+        match route(model, local, prefix, host, way, end) {
             Ok(route) => drop(intent.routes.insert(prefix, route)),
-            Err(reason) => drop(intent.withheld.insert(prefix, reason)),
+            Err(reason) => {
+                drop(intent.withheld.insert(prefix, Withheld { encapsulation: way.encapsulation, reason }));
+            }
         }
     };
     for block in model.blocks() {
-        let Some(mode) = cover::in_list(&pools, |pool| &pool.0, block.key).and_then(|pool| pool.1) else {
+        let Some(way) = cover::in_list(&pools, |pool| &pool.0, block.key).and_then(|pool| pool.1) else {
             continue;
         };
         if let Some(owner) = block.value.host().filter(|owner| *owner != model.node()) {
-            add(*block.key, owner, mode);
+            add(*block.key, owner, way);
         }
         for (ordinal, holder) in block.value.borrowed().filter(|(_, holder)| *holder != model.node()) {
             if let Some(addr) = block.key.nth(ordinal.into()) {
-                add(Cidr::host(addr), holder, mode);
+                add(Cidr::host(addr), holder, way);
             }
         }
     }
     intent
 }
 
-/// Pools with their VXLAN modes, sorted by prefix.
-type Pools = Vec<(Cidr, Option<IpipMode>)>;
+/// Pools with the way of their packets as far as the store gives their routes, sorted by prefix.
+type Pools = Vec<(Cidr, Option<Way>)>;
+
+/// Encapsulation of a pool's packets, and when they have it.
+#[derive(Clone, Copy)]
+struct Way {
+    encapsulation: Encapsulation,
+    mode: IpipMode,
+}
+
+fn way(pool: &Pool, ipip_from_store: bool) -> Option<Way> {
+    let vxlan = pool.vxlan.map(|mode| Way { encapsulation: Encapsulation::Vxlan, mode });
+    let ipip = pool.ipip.as_ref().filter(|_| ipip_from_store && pool.cidr.is_v4());
+    vxlan.or_else(|| ipip.map(|ipip| Way { encapsulation: Encapsulation::Ipip, mode: ipip.mode }))
+}
+
+fn is_way(pool: &(Cidr, Option<Way>), encapsulation: Encapsulation) -> bool {
+    pool.1.is_some_and(|way| way.encapsulation == encapsulation)
+}
 
 /// What is known of another host in one family.
 struct End {
@@ -205,23 +285,35 @@ fn route(
     local: &Local,
     prefix: Cidr,
     host: &str,
-    mode: IpipMode,
+    way: Way,
     end: Option<&End>,
-) -> Result<VxlanRoute, String> {
+) -> Result<StoreRoute, String> {
     // Outer packets to that address would follow this route themselves.
     let covered = [local.v4, local.v6].into_iter().flatten().find(|addr| prefix.contains(*addr));
     if let Some(addr) = covered.or_else(|| model.neighbour_addresses_within(&prefix).next()) {
         return Err(format!("it covers {addr}, the address of a host or BGP neighbour"));
     }
-    let Some(end) = end else {
+    let (at, tunnel) = match way.encapsulation {
+        Encapsulation::Vxlan => (end.map(|end| end.host), end.map(|end| end.tunnel.clone())),
+        // The outer packets lead to the host itself.
+        Encapsulation::Ipip => (model.host(host).and_then(|host| host.addr(IpFamily::V4)), None),
+    };
+    let Some(at) = at else {
         let family = if prefix.is_v4() { "IPv4" } else { "IPv6" };
         return Err(format!("host {host} has no {family} address"));
     };
     let network = if prefix.is_v4() { local.network_v4 } else { local.network_v6 };
-    if mode == IpipMode::CrossSubnet && network.is_some_and(|network| network.contains(end.host)) {
-        return Ok(VxlanRoute::Direct(end.host));
+    if local.addr(IpFamily::V4) == Some(at) || local.addr(IpFamily::V6) == Some(at) {
+        return Err(format!("host {host} has the address {at} of this host"));
     }
-    end.tunnel.clone().map(VxlanRoute::Tunnel)
+    if way.mode == IpipMode::CrossSubnet && network.is_some_and(|network| network.contains(at)) {
+        return Ok(StoreRoute::Direct(at, way.encapsulation));
+    }
+    match (tunnel, at) {
+        (Some(tunnel), _) => tunnel.map(StoreRoute::Vxlan),
+        (None, IpAddr::V4(at)) => Ok(StoreRoute::Ipip(at)),
+        (None, IpAddr::V6(at)) => Err(format!("host {host} has no IPv4 address but {at}")),
+    }
 }
 
 /// Returns the device of a family, if a pool of it uses VXLAN and the setting does not say otherwise. A
@@ -230,7 +322,7 @@ fn device(model: &Model, local: &Local, pools: &Pools, family: IpFamily) -> Opti
     let is_v4 = family == IpFamily::V4;
     let local = local.addr(family)?;
     let settings = model.settings();
-    let used = pools.iter().any(|(pool, mode)| pool.is_v4() == is_v4 && mode.is_some());
+    let used = pools.iter().any(|pool| pool.0.is_v4() == is_v4 && is_way(pool, Encapsulation::Vxlan));
     if !settings.vxlan_enabled.unwrap_or(used) || !(is_v4 || settings.ipv6_support) {
         return None;
     }

@@ -32,9 +32,10 @@ fn planned(more: &[(&str, &str)]) -> RoutingIntent {
 }
 
 fn routes(intent: &RoutingIntent) -> Vec<String> {
-    let text = |(prefix, route): (&Cidr, &VxlanRoute)| match route {
-        VxlanRoute::Tunnel(addr) => format!("{prefix} tunnel {addr}"),
-        VxlanRoute::Direct(addr) => format!("{prefix} direct {addr}"),
+    let text = |(prefix, route): (&Cidr, &StoreRoute)| match route {
+        StoreRoute::Vxlan(addr) => format!("{prefix} tunnel {addr}"),
+        StoreRoute::Ipip(addr) => format!("{prefix} ipip {addr}"),
+        StoreRoute::Direct(addr, _) => format!("{prefix} direct {addr}"),
     };
     intent.vxlan.routes.iter().map(text).collect()
 }
@@ -45,7 +46,7 @@ fn ends(intent: &RoutingIntent) -> Vec<String> {
 }
 
 fn withheld(intent: &RoutingIntent) -> Vec<(String, &str)> {
-    intent.vxlan.withheld.iter().map(|(prefix, why)| (prefix.to_string(), why.as_str())).collect()
+    intent.vxlan.withheld.iter().map(|(prefix, why)| (prefix.to_string(), why.reason.as_str())).collect()
 }
 
 #[test]
@@ -181,6 +182,121 @@ fn both_families_have_ends_of_their_own() {
     assert!(routes(&intent).contains(&"fd00::/126 tunnel fd00::1".to_owned()));
 }
 
+/// The same hosts with an IPIP pool whose routes come from the store.
+fn with_ipip(more: &[(&str, &str)]) -> RoutingIntent {
+    let given = [
+        ("v1/ipam/v4/pool/10.0.0.0-16", r#"{"ipip":"tunl0"}"#),
+        ("v1/config/ProgramClusterRoutes", "EnabledIPIPOnly"),
+    ];
+    planned(&with(&given, more))
+}
+
+#[test]
+fn routes_of_ipip_pools_come_from_the_store_where_the_setting_says_so() {
+    let all = ["10.0.1.0/30 ipip 192.0.2.10", "10.0.3.0/30 ipip 198.51.100.9"];
+    let intent = with_ipip(&[]);
+    assert_eq!(routes(&intent), all);
+    assert!(intent.view.ipip_from_store && !intent.vxlan.is_on() && ends(&intent).is_empty());
+    for setting in ["Enabled", "EnabledIPIPOnly"] {
+        assert_eq!(routes(&with_ipip(&[("v1/config/ProgramClusterRoutes", setting)])), all, "{setting}");
+    }
+    for setting in ["Disabled", "EnabledNoEncapOnly", "none"] {
+        let intent = with_ipip(&[("v1/config/ProgramClusterRoutes", setting)]);
+        assert_eq!((routes(&intent), intent.view.ipip_from_store), (Vec::new(), false), "{setting}");
+    }
+    let pool = r#"{"ipip":"tunl0","ipip_mode":"cross-subnet"}"#;
+    let cross = [("v1/ipam/v4/pool/10.0.0.0-16", pool)];
+    assert_eq!(routes(&with_ipip(&cross)), ["10.0.1.0/30 direct 192.0.2.10", all[1]]);
+    let alone = with_ipip(&[cross[0], ("bgp/v1/host/b/network_v4", "")]);
+    assert_eq!(routes(&alone), all, "without a network of its own this host has no neighbours");
+}
+
+#[test]
+fn an_ipip_pool_has_borrowed_addresses_and_reasons_too() {
+    let lent = r#"{"affinity":"host:a","allocations":[0,1,2,null],"attributes":[{"secondary":{"node":"c"}},
+        {"secondary":{"node":"b"}},{"secondary":{"node":"x"}}]}"#;
+    let intent = with_ipip(&[
+        ("ipam/v2/assignment/ipv4/block/10.0.1.0-30", lent),
+        ("ipam/v2/assignment/ipv4/block/10.0.4.0-30", BLOCK_A),
+        ("bgp/v1/host/d/ip_addr_v4", "10.0.4.1"),
+        ("bgp/v1/host/c/ip_addr_v4", "192.0.2.9"),
+    ]);
+    assert_eq!(routes(&intent), ["10.0.1.0/30 ipip 192.0.2.10"]);
+    assert_eq!(
+        withheld(&intent),
+        [
+            ("10.0.1.0/32".into(), "host c has the address 192.0.2.9 of this host"),
+            ("10.0.1.2/32".into(), "host x has no IPv4 address"),
+            ("10.0.3.0/30".into(), "host c has the address 192.0.2.9 of this host"),
+            ("10.0.4.0/30".into(), "it covers 10.0.4.1, the address of a host or BGP neighbour"),
+        ]
+    );
+    assert!(codes(&intent).contains(&"ipip-no-route") && !codes(&intent).contains(&"vxlan-no-route"));
+}
+
+/// What a peer announces for such a pool is not installed: the store has the answer.
+#[test]
+fn an_announcement_gives_no_route_where_the_store_does() {
+    use crate::routing::filter::FilterRoute;
+    use crate::routing::suppose_kernel;
+
+    let answer = |intent: &RoutingIntent, prefix: &str| {
+        let route = FilterRoute {
+            next_hop: "192.0.2.77".parse().ok(),
+            ..FilterRoute::local(prefix.parse().unwrap())
+        };
+        let answer = suppose_kernel(intent, &route);
+        (answer.programmed, answer.tunnel, answer.reason)
+    };
+    let intent = with_ipip(&[]);
+    assert_eq!(answer(&intent, "10.0.1.0/30"), (true, Some(Encapsulation::Ipip), "ipip"));
+    assert_eq!(answer(&intent, "10.0.1.2/32"), (true, Some(Encapsulation::Ipip), "ipip"));
+    assert_eq!(answer(&intent, "10.0.9.0/30"), (false, None, "ipip-pool"));
+    let by_bgp = with_ipip(&[("v1/config/ProgramClusterRoutes", "Disabled")]);
+    assert_eq!(answer(&by_bgp, "10.0.9.0/30"), (true, Some(Encapsulation::Ipip), "ipip-always"));
+}
+
+/// Changes of the setting, a pool, a host, a block and an own workload: the intent that follows them is the one
+/// from scratch.
+#[test]
+fn routes_of_the_store_follow_each_change() {
+    use crate::routing::Planner;
+    use tortie_store::fixtures::{delete, put};
+
+    let mut model = model(HOSTS);
+    let mut planner = Planner::new(&model, NodeOptions::default());
+    let mut step = |delta| {
+        let changes = model.apply(&delta);
+        planner.update(&model, &changes);
+        assert_eq!(*planner.intent(), intent(&model, &NodeOptions::default()));
+        let all = model.block_scope().iter().all(|key| key.ends_with('/'));
+        (all, routes(planner.intent()))
+    };
+    let pool = "/calico/v1/ipam/v4/pool/10.0.0.0-16";
+    let setting = "/calico/v1/config/ProgramClusterRoutes";
+    let c = "10.0.3.0/30 ipip 198.51.100.9".to_owned();
+    let a = |at: &str| format!("10.0.1.0/30 ipip {at}");
+    let (_, by_bgp) = step(put(11, pool, r#"{"ipip":"tunl0"}"#));
+    assert_eq!(by_bgp, [""; 0]);
+    assert_eq!(step(put(12, setting, "Enabled")), (true, vec![a("192.0.2.10"), c.clone()]));
+    let host = "/calico/bgp/v1/host/a/ip_addr_v4";
+    assert_eq!(step(put(13, host, "192.0.2.11")).1, [a("192.0.2.11"), c.clone()]);
+    assert_eq!(step(delete(14, host)).1, std::slice::from_ref(&c));
+    assert_eq!(step(put(15, host, "192.0.2.10")).1, [a("192.0.2.10"), c.clone()]);
+    let lent =
+        r#"{"affinity":"host:a","allocations":[null,null,0,null],"attributes":[{"secondary":{"node":"c"}}]}"#;
+    let block = "/calico/ipam/v2/assignment/ipv4/block/10.0.1.0-30";
+    let borrowed = "10.0.1.2/32 ipip 198.51.100.9".to_owned();
+    assert_eq!(step(put(16, block, lent)).1, [a("192.0.2.10"), borrowed.clone(), c.clone()]);
+    let workload = "/calico/v1/host/b/workload/cni/w/endpoint/e";
+    let endpoint = r#"{"state":"active","name":"cali1","ipv4_nets":["10.0.1.2/32"]}"#;
+    assert_eq!(step(put(17, workload, endpoint)).1, [a("192.0.2.10"), c.clone()]);
+    assert_eq!(step(delete(18, workload)).1, [a("192.0.2.10"), borrowed, c.clone()]);
+    assert_eq!(step(put(19, block, BLOCK_B)).1, [c]);
+    assert_eq!(step(delete(20, setting)).1, [""; 0]);
+    assert_eq!(step(put(21, pool, r#"{"vxlan_mode":"always"}"#)).1, ["10.0.3.0/30 tunnel 10.0.3.0"]);
+}
+
 proptest! {
     /// Every route through the tunnel leads to a known end, and no prefix is both routed and withheld.
     #[test]
@@ -218,8 +334,9 @@ proptest! {
         for (prefix, route) in &vxlan.routes {
             prop_assert!(!vxlan.withheld.contains_key(prefix));
             match route {
-                VxlanRoute::Tunnel(addr) => prop_assert!(vxlan.remotes.contains_key(addr)),
-                VxlanRoute::Direct(host) => prop_assert!(cross && intent.view.network_v4.is_some_and(|net| net.contains(*host))),
+                StoreRoute::Vxlan(addr) => prop_assert!(vxlan.remotes.contains_key(addr)),
+                StoreRoute::Ipip(_) => prop_assert!(false, "no pool has IPIP"),
+                StoreRoute::Direct(host, _) => prop_assert!(cross && intent.view.network_v4.is_some_and(|net| net.contains(*host))),
             }
         }
         let macs: BTreeSet<[u8; 6]> = vxlan.remotes.values().map(|end| end.mac).collect();

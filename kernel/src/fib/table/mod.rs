@@ -3,7 +3,7 @@
 //! There is one entry per prefix, which is small, since there may be a million. Any change of either state
 //! marks the entry dirty; `plan` plans requests for dirty entries.
 
-pub(crate) mod vxlan;
+pub(crate) mod remote;
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -18,8 +18,8 @@ use crate::fib::nexthop_objects::NexthopObjects;
 use crate::fib::route_state::{Actual, Desired};
 use crate::netlink::route::{RTN_BLACKHOLE, RTN_UNICAST, Route};
 use crate::options::Marks;
-use tortie_engine::routing::{ChangeId, CoveringRoute, Hop, KernelRoute, Legs, Resolved, VxlanRoute};
-use vxlan::VxlanLinks;
+use remote::RemoteLinks;
+use tortie_engine::routing::{ChangeId, CoveringRoute, Hop, KernelRoute, Legs, Resolved, StoreRoute};
 
 /// Route of a prefix that the store demands, and that counts more than a learned one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,8 +27,8 @@ enum StoredRoute {
     None,
     /// The blackhole of an own block.
     Blackhole,
-    /// A route to another host over VXLAN, or to a neighbour.
-    Vxlan,
+    /// A route to another host through a tunnel, or to a neighbour without one.
+    Remote,
 }
 
 /// State of one prefix.
@@ -57,11 +57,6 @@ impl RouteEntry {
     /// Returns the route in the kernel.
     pub(crate) fn actual(&self) -> Actual {
         self.actual
-    }
-
-    /// Returns true if the store demands a route over the VXLAN.
-    pub(crate) fn is_vxlan(&self) -> bool {
-        self.stored == StoredRoute::Vxlan
     }
 
     /// Returns true if the route was found at the start and not learned again since.
@@ -109,8 +104,9 @@ pub(crate) struct Table {
     hop_sets: HopSets,
     reasons: Vec<&'static str>,
     blackholes: BTreeMap<Cidr, ChangeId>,
-    vxlan: BTreeMap<Cidr, VxlanRoute>,
-    vxlan_links: VxlanLinks,
+    remote: BTreeMap<Cidr, StoreRoute>,
+    ipip_is_up: bool,
+    remote_links: RemoteLinks,
     newest: ChangeId,
 }
 
@@ -131,8 +127,9 @@ impl Table {
             hop_sets: HopSets::default(),
             reasons: Vec::new(),
             blackholes: BTreeMap::new(),
-            vxlan: BTreeMap::new(),
-            vxlan_links: VxlanLinks::default(),
+            remote: BTreeMap::new(),
+            ipip_is_up: false,
+            remote_links: RemoteLinks::default(),
             newest: ChangeId::default(),
         }
     }
@@ -206,8 +203,8 @@ impl Table {
         let mut moved = Vec::new();
         let old = std::mem::replace(&mut self.blackholes, wanted.clone());
         for prefix in old.keys().filter(|p| !wanted.contains_key(p)) {
-            let is_vxlan = self.vxlan.contains_key(prefix);
-            let other = if is_vxlan { StoredRoute::Vxlan } else { StoredRoute::None };
+            let is_remote = self.remote.contains_key(prefix);
+            let other = if is_remote { StoredRoute::Remote } else { StoredRoute::None };
             let slot = self.with_entry(*prefix, |e| e.stored = other);
             self.decide(slot, change, decide);
             moved.push(*prefix);
@@ -239,7 +236,7 @@ impl Table {
     pub(crate) fn covering_route(&self, entry: &RouteEntry) -> Option<CoveringRoute<'_>> {
         match (entry.stored, entry.desired) {
             (StoredRoute::None, _) => {}
-            (StoredRoute::Vxlan, Desired::Via(target, _)) => {
+            (StoredRoute::Remote, Desired::Via(target, _)) => {
                 let way = self.objects.hops(target).first().and_then(|hop| self.way(hop));
                 return Some(CoveringRoute::Foreign(way.into_iter().collect()));
             }
@@ -326,8 +323,8 @@ impl Table {
         let Some((prefix, entry)) = self.entries.get_slot(slot).copied() else { return };
         let want = if entry.stored == StoredRoute::Blackhole {
             Desired::Blackhole
-        } else if entry.stored == StoredRoute::Vxlan {
-            self.decide_vxlan(&prefix)
+        } else if entry.stored == StoredRoute::Remote {
+            self.decide_remote(&prefix)
         } else if let Some(hops) = self.hop_sets.get(entry.learned) {
             match decide(prefix, hops) {
                 KernelRoute::Via { hops, reason } if !hops.is_empty() => {

@@ -7,7 +7,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use super::Thread;
-use crate::fib::table::vxlan::VxlanLinks;
+use crate::fib::table::remote::RemoteLinks;
 use crate::netlink::dump;
 use crate::netlink::vxlan::{self as messages, FoundDevice};
 use crate::options::Mode;
@@ -68,22 +68,21 @@ impl Thread {
         let Some(intent) = self.state.intent.clone() else { return Ok(()) };
         let intent = &*intent.vxlan;
         self.vxlan.due = intent.is_on().then(|| Instant::now() + EVERY);
-        let (mut devices, mut links) = ([0; 2], VxlanLinks::default());
+        let (mut devices, mut links) = ([0; 2], RemoteLinks::default());
         for (at, v4) in [true, false].into_iter().enumerate() {
+            let local = self.state.node_addr(v4);
+            if let Some(parent) = local.and_then(|local| self.state.network.link_with(local)) {
+                links.parents[at] = parent.index;
+            }
             self.vxlan.problems[at] = match intent.device(v4) {
                 None => self.remove_device(v4)?,
-                Some(wanted) => {
-                    if let Some(parent) = self.state.network.link_with(wanted.local) {
-                        links.parents[at] = parent.index;
+                Some(wanted) => match self.keep_device(wanted)? {
+                    Err(problem) => Some(problem),
+                    Ok(found) => {
+                        (devices[at], links.is_up[at]) = (found.ifindex, found.is_up);
+                        self.keep_entries(v4, found.ifindex, intent, reading)?
                     }
-                    match self.keep_device(wanted)? {
-                        Err(problem) => Some(problem),
-                        Ok(found) => {
-                            (devices[at], links.is_up[at]) = (found.ifindex, found.is_up);
-                            self.keep_entries(v4, found.ifindex, intent, reading)?
-                        }
-                    }
-                }
+                },
             };
         }
         self.state.set_vxlan(devices, links);

@@ -25,7 +25,7 @@ use tortie_engine::routing::ChangeId;
 use tortie_engine::routing::{Calico3View, LearnedChange, RoutingView};
 
 /// Device 1 has the network 192.0.1.0/24, device 2 has 192.0.2.0/24.
-fn fresh(nexthop_objects: bool) -> State {
+pub(super) fn fresh(nexthop_objects: bool) -> State {
     let mut state = State::new(
         Mode::Program,
         Table::new(MARKS, nexthop_objects),
@@ -126,7 +126,7 @@ fn learn_on_heels(
     flush(state, fake, fates);
 }
 
-fn compare(state: &mut State, fake: &FakeKernel) {
+pub(super) fn compare(state: &mut State, fake: &FakeKernel) {
     let mut found = state.begin_comparison(Some(&fake.nexthop_list()));
     let foreign = fake.foreign.iter().map(|prefix| foreign_route(*prefix));
     let routes = DEVICES.into_iter().map(connected).chain(foreign).chain(fake.route_list());
@@ -135,7 +135,7 @@ fn compare(state: &mut State, fake: &FakeKernel) {
 }
 
 /// Settles as the thread does: a resync if needed, then a retry of failed requests.
-fn settle(state: &mut State, fake: &mut FakeKernel, fates: &mut Fates<'_>) {
+pub(super) fn settle(state: &mut State, fake: &mut FakeKernel, fates: &mut Fates<'_>) {
     state.follow_next_hops();
     flush(state, fake, fates);
     if state.table.needs_resync() {

@@ -7,7 +7,7 @@ use crate::fib::route_state::{Actual, Desired};
 use crate::fib::table::RouteEntry;
 use std::net::IpAddr;
 use std::time::Duration;
-use tortie_engine::routing::{ChangeId, Hop, KernelRoute, Step};
+use tortie_engine::routing::{ChangeId, Encapsulation, Hop, KernelRoute, Step};
 use tortie_net::{Cidr, ScopedAddr};
 
 /// The state of one prefix.
@@ -36,8 +36,8 @@ pub struct RouteState {
     pub condition: RouteCondition,
     /// True for a blackhole.
     pub blackhole: bool,
-    /// True for a route of the VXLAN, which the store demands.
-    pub vxlan: bool,
+    /// Encapsulation of the pool, for a route to another host that the store demands.
+    pub remote: Option<Encapsulation>,
     /// Next hops, if a route is desired.
     pub hops: Vec<Hop>,
     /// ID of the nexthop object of the route in the kernel.
@@ -185,7 +185,7 @@ impl KernelView<'_> {
             condition: self.condition(prefix, entry)?,
             blackhole: entry.desired() == Desired::Blackhole
                 || (entry.actual() == Actual::Blackhole && matches!(entry.desired(), Desired::Nothing(_))),
-            vxlan: entry.is_vxlan(),
+            remote: self.state.table.remote(prefix),
             hops: match entry.desired() {
                 Desired::Via(target, _) => self.state.table.objects().hops(target).to_vec(),
                 _ => Vec::new(),

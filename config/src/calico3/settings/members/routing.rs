@@ -21,8 +21,9 @@ pub(super) const MEMBERS: &[Member] = &[
         "programClusterRoutes",
         "ProgramClusterRoutes",
         Words(&["Enabled", "Disabled", "EnabledIPIPOnly", "EnabledNoEncapOnly"]),
-        "EnabledIPIPOnly",
-        Noted("Tortie writes the routes of all classes itself"),
+        // Calico's default depends on its version: unset, the routes come from BGP.
+        "",
+        Honored,
     ),
     m("routeSource", "RouteSource", Words(&["WorkloadIPs", "CalicoIPAM"]), "CalicoIPAM", Honored),
     m("ipv4NormalRoutePriority", "IPv4NormalRoutePriority", Int(1, 2_147_483_646), "1024", Honored),
