@@ -1,8 +1,9 @@
 //! Keys that an agent lists and watches.
 //!
 //! 5,000 agents must not receive each other's writes, so an agent watches its own affinities and blocks, and
-//! not those of other hosts (if the routes of a pool come from the store it must: they need the blocks of all hosts). The key of a block contains its prefix, not its host, so the own blocks are
-//! single keys that the own affinities name, and their set changes. Two feeds handle this:
+//! not those of other hosts (if the routes of a pool come from the store it must: they need the blocks of all
+//! hosts). The key of a block contains its prefix, not its host, so the own blocks are single keys that the own
+//! affinities name, and their set changes. Two feeds handle this:
 //!
 //! - the **main** feed watches the fixed prefixes of [`watch_scope`]; it starts once;
 //! - the **block** feed watches the keys of [`Model::block_scope`], a handful. When a

@@ -73,7 +73,6 @@ pub(crate) struct State {
     pub(super) endpoints: Endpoints,
     pub(super) intent: Option<Arc<KernelIntent>>,
     view: Arc<RoutingView>,
-    tunnel_present: bool,
     pub(super) tunnel_problem: Option<String>,
     pub(super) counters: Counters,
     pub(super) metrics: KernelMetrics,
@@ -91,7 +90,6 @@ impl State {
             moved_hops: BTreeSet::new(),
             intent: None,
             view: Arc::default(),
-            tunnel_present: false,
             tunnel_problem: None,
             counters: Counters::default(),
             metrics: KernelMetrics::default(),
@@ -123,7 +121,7 @@ impl State {
         &mut self,
         change: impl FnOnce(&mut Table, &mut crate::fib::table::Decide<'_>) -> T,
     ) -> T {
-        let (network, view, tunnel) = (&mut self.network, &self.view, self.tunnel_present);
+        let (network, view, tunnel) = (&mut self.network, &self.view, self.table.has_ipip());
         let mut decide = |prefix: Cidr, hops: &[ScopedAddr]| -> KernelRoute {
             for hop in hops {
                 network.track(*hop, false);
@@ -140,7 +138,7 @@ impl State {
             network: &self.network,
             table: &self.table,
             view: &self.view,
-            tunnel_present: self.tunnel_present,
+            tunnel_present: self.table.has_ipip(),
         }
     }
 
@@ -259,7 +257,7 @@ impl State {
         let answer = |hop| self.network.answer(hop).map(|answer| answer.within(prefix).iter().copied());
         let resolve = |hop| answer(hop).into_iter().flatten();
         let (route, mut steps) =
-            explain_kernel_route(&self.view, *prefix, hops, resolve, self.tunnel_present);
+            explain_kernel_route(&self.view, *prefix, hops, resolve, self.table.has_ipip());
         steps.splice(0..0, hops.iter().filter_map(|hop| self.explain_next_hop(*hop, prefix)));
         Some((route, steps))
     }
@@ -293,11 +291,11 @@ impl State {
         let ifindex = device.map_or(0, |l| l.index);
         let tunnels = TunnelLinks { ipip: ifindex, ..self.table.objects().tunnels() };
         self.table.objects_mut().set_tunnels(tunnels);
-        if present != self.tunnel_present {
-            self.tunnel_present = present;
+        if present != self.table.has_ipip() {
+            self.table.set_ipip(present);
             let moved = ChangeId::default();
             self.with_decide(|table, decide| {
-                table.set_ipip(present, decide);
+                table.decide_remotes(decide);
                 table.decide_again(&|_| true, moved, decide);
             });
             self.network.mark_all_dirty();

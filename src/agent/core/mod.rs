@@ -352,7 +352,7 @@ impl Core {
             *if broken { refused } else { taken } += 1;
         }
         self.guard.after_delta(&self.model);
-        let scope = changes.affinities || changes.pools;
+        let scope = changes.affinities || changes.pools || changes.settings;
         self.pending.merge(changes);
         if scope {
             self.update_watch_scope();

@@ -28,8 +28,9 @@ impl Model {
     /// Returns true if the routes of a pool come from the store, so that the blocks of all hosts are followed.
     #[must_use]
     pub fn follows_all_blocks(&self) -> bool {
-        let ipip = self.gives_ipip_routes();
-        self.pools().any(|pool| pool.value.vxlan.is_some() || (ipip && pool.value.ipip.is_some()))
+        // The settings are read only where an IPIP pool asks for them.
+        self.pools().any(|pool| pool.value.vxlan.is_some())
+            || (self.pools().any(|pool| pool.value.ipip.is_some()) && self.gives_ipip_routes())
     }
 
     /// Returns true if the routes of IPIP pools come from the store and not from BGP, because

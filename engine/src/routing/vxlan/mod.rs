@@ -194,7 +194,15 @@ pub(super) fn vxlan(model: &Model, local: &Local, is_own: impl Fn(&IpAddr) -> bo
         if !is_used || (prefix.is_host() && is_own(&prefix.addr())) {
             return;
         }
-        let end = if prefix.is_v4() { v4.get(host) } else { v6.get(host) };
+        let ipip_end;
+        let end = match way.encapsulation {
+            Encapsulation::Ipip => {
+                ipip_end = ipip_remote(model, host);
+                ipip_end.as_ref()
+            }
+            Encapsulation::Vxlan if prefix.is_v4() => v4.get(host),
+            Encapsulation::Vxlan => v6.get(host),
+        };
         match route(model, local, prefix, host, way, end) {
             Ok(route) => drop(intent.routes.insert(prefix, route)),
             Err(reason) => {
@@ -241,8 +249,15 @@ fn is_way(pool: &(Cidr, Option<Way>), encapsulation: Encapsulation) -> bool {
 /// What is known of another host in one family.
 struct End {
     host: IpAddr,
-    /// Its tunnel address, or the reason why packets cannot be sent through the tunnel.
-    tunnel: Result<IpAddr, String>,
+    /// Route through the tunnel, or the reason why packets cannot be sent through it.
+    tunnel: Result<StoreRoute, String>,
+}
+
+/// Returns the end of a host in an IPIP pool, whose outer packets lead to the host itself.
+fn ipip_remote(model: &Model, name: &str) -> Option<End> {
+    let host = model.host(name)?.addr(IpFamily::V4)?;
+    let IpAddr::V4(remote) = host else { return None };
+    Some(End { host, tunnel: Ok(StoreRoute::Ipip(remote)) })
 }
 
 /// Returns the ends of all other hosts with an address in this family, by name, and adds those that can be
@@ -270,7 +285,7 @@ fn remotes<'a>(
                     ))
                 } else {
                     known.insert(addr, VxlanRemote { host, mac });
-                    Ok(addr)
+                    Ok(StoreRoute::Vxlan(addr))
                 }
             }
         };
@@ -293,27 +308,18 @@ fn route(
     if let Some(addr) = covered.or_else(|| model.neighbour_addresses_within(&prefix).next()) {
         return Err(format!("it covers {addr}, the address of a host or BGP neighbour"));
     }
-    let (at, tunnel) = match way.encapsulation {
-        Encapsulation::Vxlan => (end.map(|end| end.host), end.map(|end| end.tunnel.clone())),
-        // The outer packets lead to the host itself.
-        Encapsulation::Ipip => (model.host(host).and_then(|host| host.addr(IpFamily::V4)), None),
-    };
-    let Some(at) = at else {
+    let Some(end) = end else {
         let family = if prefix.is_v4() { "IPv4" } else { "IPv6" };
         return Err(format!("host {host} has no {family} address"));
     };
     let network = if prefix.is_v4() { local.network_v4 } else { local.network_v6 };
-    if local.addr(IpFamily::V4) == Some(at) || local.addr(IpFamily::V6) == Some(at) {
-        return Err(format!("host {host} has the address {at} of this host"));
+    if local.is_own(end.host) {
+        return Err(format!("host {host} has the address {} of this host", end.host));
     }
-    if way.mode == IpipMode::CrossSubnet && network.is_some_and(|network| network.contains(at)) {
-        return Ok(StoreRoute::Direct(at, way.encapsulation));
+    if way.mode == IpipMode::CrossSubnet && network.is_some_and(|network| network.contains(end.host)) {
+        return Ok(StoreRoute::Direct(end.host, way.encapsulation));
     }
-    match (tunnel, at) {
-        (Some(tunnel), _) => tunnel.map(StoreRoute::Vxlan),
-        (None, IpAddr::V4(at)) => Ok(StoreRoute::Ipip(at)),
-        (None, IpAddr::V6(at)) => Err(format!("host {host} has no IPv4 address but {at}")),
-    }
+    end.tunnel.clone()
 }
 
 /// Returns the device of a family, if a pool of it uses VXLAN and the setting does not say otherwise. A

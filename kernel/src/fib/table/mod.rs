@@ -105,7 +105,7 @@ pub(crate) struct Table {
     reasons: Vec<&'static str>,
     blackholes: BTreeMap<Cidr, ChangeId>,
     remote: BTreeMap<Cidr, StoreRoute>,
-    ipip_is_up: bool,
+    has_ipip: bool,
     remote_links: RemoteLinks,
     newest: ChangeId,
 }
@@ -128,7 +128,7 @@ impl Table {
             reasons: Vec::new(),
             blackholes: BTreeMap::new(),
             remote: BTreeMap::new(),
-            ipip_is_up: false,
+            has_ipip: false,
             remote_links: RemoteLinks::default(),
             newest: ChangeId::default(),
         }

@@ -59,16 +59,18 @@ impl Table {
         self.decide_remotes(decide)
     }
 
-    /// Sets if `tunl0` is up, and decides again on the routes through it after a change. Returns their prefixes
-    /// then.
-    pub(crate) fn set_ipip(&mut self, is_up: bool, decide: &mut Decide<'_>) -> Vec<Cidr> {
-        if std::mem::replace(&mut self.ipip_is_up, is_up) == is_up {
-            return Vec::new();
-        }
-        self.decide_remotes(decide)
+    /// Returns true if `tunl0` is desired and up.
+    pub(crate) fn has_ipip(&self) -> bool {
+        self.has_ipip
     }
 
-    fn decide_remotes(&mut self, decide: &mut Decide<'_>) -> Vec<Cidr> {
+    /// Sets if `tunl0` is desired and up. After a change all routes must be decided on again.
+    pub(crate) fn set_ipip(&mut self, is_up: bool) {
+        self.has_ipip = is_up;
+    }
+
+    /// Decides again on all routes to other hosts. Returns their prefixes.
+    pub(crate) fn decide_remotes(&mut self, decide: &mut Decide<'_>) -> Vec<Cidr> {
         let prefixes: Vec<Cidr> = self.remote.keys().copied().collect();
         for prefix in &prefixes {
             if let Some(slot) = self.entries.find(prefix) {
@@ -96,7 +98,7 @@ impl Table {
                     Err("no-tunnel")
                 }
             }
-            StoreRoute::Ipip(_) if !self.ipip_is_up => Err("no-tunnel"),
+            StoreRoute::Ipip(_) if !self.has_ipip => Err("no-tunnel"),
             StoreRoute::Ipip(remote) => Ok(Hop::Tunnel { remote }),
             StoreRoute::Direct(gateway, _) => match self.remote_links.parents[family] {
                 0 => Err("unresolved"),

@@ -448,3 +448,27 @@ fn a_router_that_announces_what_no_host_announced_gets_a_hint_by_its_session() {
     feed(&mut core, put(key, r#"{"as_num":"65000","import_pools":false}"#, 3));
     assert!(core.route_hints(&both).is_empty());
 }
+
+/// The setting and the pool may change in either order; the blocks of all hosts are watched after the second.
+#[test]
+fn the_blocks_of_all_hosts_are_watched_once_their_routes_come_from_the_store() {
+    let setting = ("/calico/v1/config/ProgramClusterRoutes", "EnabledIPIPOnly");
+    let pool = ("/calico/v1/ipam/v4/pool/10.244.0.0-16", r#"{"cidr":"10.244.0.0/16","ipip":"tunl0"}"#);
+    let all = ["/calico/ipam/v2/assignment/ipv4/", BLOCK, "/calico/ipam/v2/assignment/ipv6/"]
+        .map(str::to_owned)
+        .to_vec();
+    for [first, second] in [[setting, pool], [pool, setting]] {
+        let mut core = core();
+        whole(&mut core);
+        let scopes = |effects: &[Effect]| -> Vec<Vec<String>> {
+            let scope = |effect: &Effect| match effect {
+                Effect::Scope(keys) => Some(keys.clone()),
+                _ => None,
+            };
+            effects.iter().filter_map(scope).collect()
+        };
+        assert_eq!(scopes(&feed(&mut core, put(first.0, first.1, 2))), [[""; 0]; 0], "{}", first.0);
+        let then = scopes(&feed(&mut core, put(second.0, second.1, 3)));
+        assert_eq!(then, std::slice::from_ref(&all), "{}", second.0);
+    }
+}
