@@ -7,7 +7,9 @@ use tortie_config::key::EndpointKey;
 use tortie_net::Cidr;
 
 use tortie_engine::policy::{Globals, RulesetDelta};
-use tortie_engine::routing::{ChangeId, EndpointRoutings, RoutingView, TunnelIntent, VxlanIntent};
+use tortie_engine::routing::{
+    ChangeId, EndpointRoutings, RoutingView, StoreRoutes, TunnelIntent, VxlanIntent,
+};
 
 /// Desired kernel state besides learned routes. The latest intent applies.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,8 +22,10 @@ pub struct KernelIntent {
     pub blackholes: BTreeMap<Cidr, ChangeId>,
     /// The tunnel; `None` if Tortie uses none (an existing `tunl0` is not changed).
     pub tunnel: Option<TunnelIntent>,
-    /// The VXLAN: its devices, the ends of other hosts, and the routes to their addresses.
+    /// The VXLAN: its devices, and the ends of other hosts.
     pub vxlan: Arc<VxlanIntent>,
+    /// Routes that the store gives.
+    pub store_routes: Arc<StoreRoutes>,
     /// Input of `routing::kernel_route`.
     pub view: Arc<RoutingView>,
 }

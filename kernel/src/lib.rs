@@ -63,6 +63,7 @@ pub use crate::facts::{
 pub use crate::fib::drift_hold::{HOLD_MAX, RouteDifference};
 pub use crate::fib::ipip_tunnel::OVERHEAD as IPIP_OVERHEAD;
 pub use crate::fib::network::{Covering, ForeignRoute};
+pub use crate::fib::table::store_routes::RouteSource;
 pub use crate::inspect::address_use::{AddressUse, AddressUses, UsePlace, address_uses};
 pub use crate::inspect::attached::{attached_at, attached_routes};
 pub use crate::inspect::capabilities::{KernelCapability, ProbeOutcome, probe_kernel};

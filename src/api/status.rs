@@ -332,7 +332,7 @@ pub struct DataplaneStatus {
 pub struct KernelRouteRow {
     /// Destination prefix.
     pub prefix: String,
-    /// Kind of route: `learned`, `vxlan`, `ipip` or `blackhole`.
+    /// Kind of route: `learned`, `vxlan`, `ipip`, `gateway` or `blackhole`.
     pub kind: String,
     /// State of the route: `installed`, `pending`, `failed`, `withheld`, `stale` or `foreign`.
     pub state: String,

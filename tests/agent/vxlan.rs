@@ -121,4 +121,41 @@ fn workloads_reach_each_other_over_vxlan_and_what_is_broken_comes_right() {
             && routes.contains(&"10.244.2.0/26 via 10.0.1.2 dev eth1 metric 1790".to_owned());
         if right { Ok(()) } else { Err(format!("{routes:?}")) }
     });
+
+    by_a_gateway(&rig);
+}
+
+/// A host behind the router is a peer that only its gateway leads to: the session, the routes behind it and
+/// packets to the host depend on that route.
+fn by_a_gateway(rig: &Rig) {
+    const PEER: &str = "/calico/bgp/v1/host/host1/peer_v4/10.0.2.1";
+    const ROUTE: &str = "10.0.2.1 via 10.0.1.254 dev eth1 metric 1790";
+    let has = |wanted: bool| {
+        let routes = rig.routes("host1");
+        let behind = routes.contains(&"10.244.3.0/26 via 10.0.1.254 dev eth1 metric 1790".to_owned());
+        let right = routes.contains(&ROUTE.to_owned()) == wanted && behind == wanted;
+        if right { Ok(()) } else { Err(format!("{routes:?}")) }
+    };
+    rig.run("host1", "ip route delete default");
+    within(PATIENCE, "nothing leads to host3", || has(false));
+    put(rig, PEER, r#"{"as_num":"64512","reachable_by":"10.0.1.254"}"#);
+    let millis = within(FOLLOWED, "the route by the gateway", || has(true));
+    println!("the route to the peer: {millis} ms");
+    within(FOLLOWED, "the session", || {
+        let peers = rig.json("host1", &["tortie", "bgp", "peers", "-o", "json"]);
+        let up = |peer: &serde_json::Value| peer["address"] == "10.0.2.1" && peer["state"] == "Established";
+        let is_up = peers["items"].as_array().is_some_and(|all| all.iter().any(up));
+        if is_up { Ok(()) } else { Err(peers.to_string()) }
+    });
+    // The router has no route to the block of host3, only to host3.
+    within(PATIENCE, "packets", || match rig.ping("host1", "10.0.2.1", 1) {
+        1 => Ok(()),
+        _ => Err(rig.run("host1", "ip route")),
+    });
+    let why = rig.run("host1", "tortie why route 10.0.2.1/32");
+    assert!(why.contains("is used: the store leads to this peer by its gateway"), "{why}");
+    let disturb = || drop(rig.run("host1", "ip route delete 10.0.2.1/32 proto 179"));
+    repaired_within(REPAIRED, "the route is deleted", disturb, || has(true));
+    put(rig, PEER, r#"{"as_num":"64512"}"#);
+    within(FOLLOWED, "no gateway, no route", || has(false));
 }

@@ -7,13 +7,16 @@
     reason = "test helper; not every test uses all of it"
 )]
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
-use tortie_engine::routing::{ChangeId, Resolved, RoutingView, VxlanDevice, VxlanIntent};
+use tortie_engine::routing::{
+    ChangeId, RemoteRoute, Resolved, RoutingView, StoreRoutes, VxlanDevice, VxlanIntent,
+};
 use tortie_kernel::{
     BlackholeOutcome, KernelFact, KernelHandle, KernelIntent, KernelView, LearnedChange, Mode, Options,
     ToKernel, spawn,
@@ -37,6 +40,13 @@ pub(crate) struct Rig {
     generation: u64,
     pub(crate) started: (usize, usize),
     _group: Membership,
+}
+
+/// A VXLAN with the routes of its pools.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Overlay {
+    pub(crate) vxlan: VxlanIntent,
+    pub(crate) routes: BTreeMap<Cidr, RemoteRoute>,
 }
 
 impl Rig {
@@ -95,12 +105,14 @@ impl Rig {
             blackholes: blackholes.iter().map(|(p, c)| (cidr(p), ChangeId(*c))).collect(),
             tunnel: None,
             vxlan: Arc::default(),
+            store_routes: Arc::default(),
             view: Arc::default(),
         })));
     }
 
-    /// Sends an intent with this VXLAN, and waits until it is applied.
-    pub(crate) fn overlay(&mut self, vxlan: &Arc<VxlanIntent>) {
+    /// Sends an intent with this VXLAN and its routes, and waits until it is applied.
+    pub(crate) fn overlay(&mut self, overlay: &Overlay) {
+        let Overlay { vxlan, routes } = overlay.clone();
         self.generation += 1;
         let generation = self.generation;
         let local = |device: &Option<VxlanDevice>| device.as_ref().map(|device| device.local);
@@ -111,7 +123,8 @@ impl Rig {
             change: ChangeId(generation),
             blackholes: Default::default(),
             tunnel: None,
-            vxlan: Arc::clone(vxlan),
+            vxlan: Arc::new(vxlan),
+            store_routes: Arc::new(StoreRoutes { remote: routes, ..StoreRoutes::default() }),
             view: Arc::new(view),
         })));
         self.wait("Applied", |fact| {
@@ -130,6 +143,7 @@ impl Rig {
             blackholes,
             tunnel: None,
             vxlan: Arc::default(),
+            store_routes: Arc::default(),
             view: Arc::default(),
         })));
         self.wait("Applied", |fact| match fact {

@@ -2,12 +2,11 @@
 
 use std::net::IpAddr;
 use std::process::Command;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::common::kernel_thread::{PATIENCE, Rig, cidr, eventually, fast};
+use crate::common::kernel_thread::{Overlay, PATIENCE, Rig, cidr, eventually, fast};
 use crate::common::netns::{in_netns, ip, try_ip, veth};
-use tortie_engine::routing::{Encapsulation, StoreRoute, VxlanDevice, VxlanIntent, VxlanRemote};
+use tortie_engine::routing::{Encapsulation, RemoteRoute, VxlanDevice, VxlanIntent, VxlanRemote};
 
 /// Limit for a repair.
 const SECOND: Duration = Duration::from_secs(1);
@@ -29,18 +28,20 @@ fn device() -> VxlanDevice {
 }
 
 /// One host elsewhere, and one in this host's network.
-fn overlay() -> VxlanIntent {
+fn overlay() -> Overlay {
     let remote = VxlanRemote { host: addr("198.51.100.2"), mac: [0x66, 0, 0, 0, 0, 2] };
-    VxlanIntent {
-        v4: Some(device()),
-        remotes: [(addr("10.65.2.0"), remote)].into(),
+    Overlay {
+        vxlan: VxlanIntent {
+            v4: Some(device()),
+            remotes: [(addr("10.65.2.0"), remote)].into(),
+            ..VxlanIntent::default()
+        },
         routes: [
-            (cidr("10.65.2.0/26"), StoreRoute::Vxlan(addr("10.65.2.0"))),
-            (cidr("10.65.3.0/26"), StoreRoute::Direct(addr("192.0.2.3"), Encapsulation::Vxlan)),
-            (cidr("10.65.0.9/32"), StoreRoute::Vxlan(addr("10.65.2.0"))),
+            (cidr("10.65.2.0/26"), RemoteRoute::Vxlan(addr("10.65.2.0"))),
+            (cidr("10.65.3.0/26"), RemoteRoute::Direct(addr("192.0.2.3"), Encapsulation::Vxlan)),
+            (cidr("10.65.0.9/32"), RemoteRoute::Vxlan(addr("10.65.2.0"))),
         ]
         .into(),
-        ..VxlanIntent::default()
     }
 }
 
@@ -100,7 +101,7 @@ fn the_device_its_entries_and_its_routes_follow_the_intent() {
         veth("eth0", "peer0", &["192.0.2.1/24"]);
         ip("route add default via 192.0.2.254");
         let mut rig = Rig::program();
-        rig.overlay(&Arc::new(overlay()));
+        rig.overlay(&overlay());
         assert_eq!(wrong(), None);
         assert_eq!(rig.ask(|view| view.tunnel().map(str::to_owned)), None);
         let route = rig.ask(|view| view.route(&cidr("10.65.2.0/26")).and_then(|route| route.why));
@@ -108,15 +109,16 @@ fn the_device_its_entries_and_its_routes_follow_the_intent() {
         // Another host with the same end: entries are replaced.
         let mut moved = overlay();
         let remote = VxlanRemote { host: addr("198.51.100.7"), mac: [0x66, 0, 0, 0, 0, 2] };
-        moved.remotes.insert(addr("10.65.2.0"), remote);
-        rig.overlay(&Arc::new(moved));
+        moved.vxlan.remotes.insert(addr("10.65.2.0"), remote);
+        rig.overlay(&moved);
         assert!(bridge(&format!("fdb show dev {DEVICE}")).starts_with("66:00:00:00:00:02 dst 198.51.100.7 "));
         // No host is left; then VXLAN is not used at all.
-        rig.overlay(&Arc::new(VxlanIntent { v4: Some(device()), ..VxlanIntent::default() }));
+        let alone = VxlanIntent { v4: Some(device()), ..VxlanIntent::default() };
+        rig.overlay(&Overlay { vxlan: alone, ..Overlay::default() });
         assert_eq!(bridge(&format!("fdb show dev {DEVICE}")), "");
         assert_eq!(ip(&format!("neighbour show dev {DEVICE}")), "");
         assert_eq!(ip("route show proto 179"), "");
-        rig.overlay(&Arc::default());
+        rig.overlay(&Overlay::default());
         assert!(!try_ip(&format!("link show {DEVICE}")).0);
         rig.stop();
     });
@@ -129,12 +131,11 @@ fn ipv6_has_a_device_of_its_own() {
         let mut rig = Rig::program();
         let v6 = VxlanDevice { local: addr("2001:db8::1"), addr: Some(addr("fd00:65::1")), ..device() };
         let remote = VxlanRemote { host: addr("2001:db8:9::2"), mac: [0x66, 0, 0, 0, 0, 2] };
-        rig.overlay(&Arc::new(VxlanIntent {
-            v6: Some(v6),
-            remotes: [(addr("fd00:65:2::"), remote)].into(),
-            routes: [(cidr("fd00:65:2::/122"), StoreRoute::Vxlan(addr("fd00:65:2::")))].into(),
-            ..VxlanIntent::default()
-        }));
+        let remotes = [(addr("fd00:65:2::"), remote)].into();
+        rig.overlay(&Overlay {
+            vxlan: VxlanIntent { v6: Some(v6), remotes, ..VxlanIntent::default() },
+            routes: [(cidr("fd00:65:2::/122"), RemoteRoute::Vxlan(addr("fd00:65:2::")))].into(),
+        });
         let link = ip("-d link show vxlan-v6.calico");
         assert!(link.contains("mtu 1430") && link.contains("local 2001:db8::1 dev eth0"), "{link}");
         assert!(ip("-6 address show vxlan-v6.calico").contains("inet6 fd00:65::1/128 "));
@@ -152,7 +153,7 @@ fn what_somebody_breaks_is_right_again_within_a_second() {
     in_netns(|| {
         veth("eth0", "peer0", &["192.0.2.1/24"]);
         let mut rig = Rig::program();
-        rig.overlay(&Arc::new(overlay()));
+        rig.overlay(&overlay());
         assert_eq!(wrong(), None);
         let damages: [(&str, &dyn Fn()); 9] = [
             ("the device is deleted", &|| drop(ip(&format!("link delete {DEVICE}")))),
@@ -190,7 +191,9 @@ fn what_somebody_breaks_is_right_again_within_a_second() {
         });
         ip("link set eth0 mtu 1500");
         let other = VxlanDevice { vni: 7, addr: Some(addr("10.65.0.5")), mtu: Some(1400), ..device() };
-        rig.overlay(&Arc::new(VxlanIntent { v4: Some(other), ..overlay() }));
+        let mut with_other = overlay();
+        with_other.vxlan.v4 = Some(other);
+        rig.overlay(&with_other);
         let link = ip(&format!("-d link show {DEVICE}"));
         assert!(link.contains("vxlan id 7 ") && link.contains("mtu 1400"), "{link}");
         assert!(ip(&format!("-br address show {DEVICE}")).contains("10.65.0.5/32"));
@@ -209,15 +212,15 @@ fn a_device_of_another_program_is_left_alone_unless_it_fits() {
         ));
         let index = ip(&format!("-o link show {DEVICE}")).split(':').next().unwrap().to_owned();
         let mut rig = Rig::program();
-        rig.overlay(&Arc::new(overlay()));
+        rig.overlay(&overlay());
         assert_eq!(wrong(), None);
         assert!(ip(&format!("-o link show {DEVICE}")).starts_with(&format!("{index}:")), "it is taken over");
-        rig.overlay(&Arc::default());
+        rig.overlay(&Overlay::default());
         assert!(!try_ip(&format!("link show {DEVICE}")).0, "what was taken over is Tortie's");
         for foreign in ["vxlan id 77 dev eth0 local 192.0.2.1 dstport 8472 nolearning", "bridge"] {
             ip(&format!("link add {DEVICE} type {foreign}"));
             let before = ip(&format!("link show {DEVICE}"));
-            rig.overlay(&Arc::new(overlay()));
+            rig.overlay(&overlay());
             let problem = rig.ask(|view| view.tunnel().map(str::to_owned)).unwrap();
             assert!(problem.contains("belongs to another program"), "{problem}");
             assert_eq!(ip(&format!("link show {DEVICE}")), before);
@@ -225,13 +228,13 @@ fn a_device_of_another_program_is_left_alone_unless_it_fits() {
                 !ip("route show proto 179").contains(DEVICE),
                 "no route over a device of another program"
             );
-            rig.overlay(&Arc::default());
+            rig.overlay(&Overlay::default());
             assert_eq!(ip(&format!("link show {DEVICE}")), before);
             ip(&format!("link delete {DEVICE}"));
         }
         // When it goes, the place is taken.
         ip(&format!("link add {DEVICE} type bridge"));
-        rig.overlay(&Arc::new(overlay()));
+        rig.overlay(&overlay());
         assert!(!is_right());
         ip(&format!("link delete {DEVICE}"));
         until_right("the place is free");
@@ -244,7 +247,7 @@ fn a_restart_changes_nothing_that_is_right() {
     in_netns(|| {
         veth("eth0", "peer0", &["192.0.2.1/24"]);
         let mut rig = Rig::program();
-        rig.overlay(&Arc::new(overlay()));
+        rig.overlay(&overlay());
         rig.stop();
         let state = || {
             ip(&format!("-d link show {DEVICE}"))
@@ -254,7 +257,7 @@ fn a_restart_changes_nothing_that_is_right() {
         };
         let before = state();
         let mut rig = Rig::program();
-        rig.overlay(&Arc::new(overlay()));
+        rig.overlay(&overlay());
         rig.sweep();
         assert_eq!(wrong(), None);
         assert_eq!(state(), before);
@@ -264,16 +267,17 @@ fn a_restart_changes_nothing_that_is_right() {
 }
 
 /// Returns the VXLAN of a cluster with this number of other hosts, each with one block.
-fn cluster(hosts: u32) -> VxlanIntent {
-    let mut vxlan = VxlanIntent { v4: Some(device()), ..VxlanIntent::default() };
+fn cluster(hosts: u32) -> Overlay {
+    let mut overlay = Overlay::default();
+    overlay.vxlan.v4 = Some(device());
     for n in 0..hosts {
         let [.., a, b, c] = (n + 2).to_be_bytes();
         let block = cidr("10.128.0.0/9").nth(u128::from(n) * 64).unwrap();
         let remote = VxlanRemote { host: [198, 18 + a, b, c].into(), mac: [0x66, 1, 0, a, b, c] };
-        vxlan.remotes.insert(block, remote);
-        vxlan.routes.insert(tortie_net::Cidr::new(block, 26).unwrap(), StoreRoute::Vxlan(block));
+        overlay.vxlan.remotes.insert(block, remote);
+        overlay.routes.insert(tortie_net::Cidr::new(block, 26).unwrap(), RemoteRoute::Vxlan(block));
     }
-    vxlan
+    overlay
 }
 
 /// Measures the time until the kernel has everything, and until one more host is known.
@@ -285,7 +289,7 @@ fn long_five_thousand_hosts_take_less_than_two_seconds() {
         let mut times = Vec::new();
         for hosts in [1_000, 5_000] {
             let mut rig = Rig::program();
-            let (all, more) = (Arc::new(cluster(hosts)), Arc::new(cluster(hosts + 1)));
+            let (all, more) = (cluster(hosts), cluster(hosts + 1));
             let begin = Instant::now();
             rig.overlay(&all);
             let took = begin.elapsed();
@@ -301,7 +305,7 @@ fn long_five_thousand_hosts_take_less_than_two_seconds() {
             let one = begin.elapsed();
             count(hosts + 1);
             println!("{hosts} hosts: {took:?}, one more: {one:?}");
-            rig.overlay(&Arc::default());
+            rig.overlay(&Overlay::default());
             rig.stop();
             times.push(took);
         }

@@ -424,7 +424,7 @@ pub(crate) const KEYS: &[(&str, &[&str])] = &[
     ("/calico/bgp/v1/global/peer_v4/192.0.2.1", &[r#"{"as_num":"64512"}"#, "!"]),
     (
         "/calico/bgp/v1/global/peer_v4/192.0.2.9",
-        &[r#"{"as_num":"65001"}"#, r#"{"as_num":1,"own_only":true}"#, "!"],
+        &[r#"{"as_num":"65001","reachable_by":"192.0.2.1"}"#, r#"{"as_num":1,"own_only":true}"#, "!"],
     ),
     // Addresses inside of an own block.
     ("/calico/bgp/v1/global/peer_v4/10.0.1.1", &[r#"{"as_num":"65001"}"#, "!"]),
@@ -436,7 +436,10 @@ pub(crate) const KEYS: &[(&str, &[&str])] = &[
     ("/calico/bgp/v1/host/h1/as_num", &["65010", "!"]),
     ("/calico/bgp/v1/host/h1/rr_cluster_id", &["244.0.0.1", "!"]),
     ("/calico/bgp/v1/host/h1/peer_v4/192.0.2.9", &[r#"{"as_num":"65002"}"#, "!"]),
-    ("/calico/bgp/v1/host/h1/peer_v4/192.0.2.9-1790", &[r#"{"as_num":"65002"}"#, "!"]),
+    (
+        "/calico/bgp/v1/host/h1/peer_v4/192.0.2.9-1790",
+        &[r#"{"as_num":"65002"}"#, r#"{"as_num":"65002","reachable_by":"192.0.2.2"}"#, "!"],
+    ),
     ("/calico/v1/host/h1/bgp_peer_v4/192.0.2.9", &[r#"{"as_num":"65003"}"#, "!"]),
     ("/calico/bgp/v1/host/h1/peer_v4/192.0.2.2", &[r#"{"as_num":"64512"}"#, "!"]),
     ("/calico/bgp/v1/host/h2/ip_addr_v4", &["192.0.2.2", "192.0.2.3", "192.0.2.1", "10.0.1.1", "!"]),

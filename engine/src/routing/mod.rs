@@ -9,7 +9,7 @@
 //!                  local.rs: this host       |        --blackholes, tunnel--> kernel thread
 //!                  peers.rs: its sessions, ranges.rs: ranges of dynamic peers
 //!                                            |        --notes---------------> status
-//!                  vxlan: from the store     |        --vxlan---------------> kernel thread
+//!                  store_routes: no BGP      |        --vxlan, store_routes-> kernel thread
 //!   live_migration: moves    |        --endpoint_routings--> kernel thread
 //!                  originate.rs: its routes  v
 //!                  notes.rs          RoutingView --export_gate, import (gates.rs,
@@ -32,12 +32,12 @@ mod peers;
 mod persistent_map;
 mod plan;
 mod ranges;
+mod store_routes;
 mod supposed;
 #[cfg(test)]
 pub(crate) mod tests;
 mod types;
 mod unreadable;
-mod vxlan;
 
 pub use calico3::{Calico3View, LEARNED_LOCAL_PREF, local_pref_of, metric_of};
 pub use explain::{Step, StepOutcome};
@@ -64,7 +64,9 @@ pub use peers::{PASSIVE_SIDE_DELAY, explain_peer};
 pub use persistent_map::{Difference, Persistent};
 pub use plan::{IntentChange, Planner, intent};
 pub use ranges::{DYNAMIC, DynamicPeer, MAX_SESSIONS, RangeIntent};
+pub use store_routes::{
+    Encapsulation, RemoteRoute, StoreRoutes, VxlanDevice, VxlanIntent, VxlanRemote, Withheld, derived_mac,
+};
 pub use supposed::{SupposedKernelRoute, SupposedRoute, suppose_export, suppose_import, suppose_kernel};
 pub use types::*;
 pub use unreadable::{UnreadablePeer, unreadable_peers};
-pub use vxlan::{Encapsulation, StoreRoute, VxlanDevice, VxlanIntent, VxlanRemote, Withheld, derived_mac};

@@ -9,8 +9,8 @@ use tortie_config::resource::Peer;
 use tortie_net::Cidr;
 
 use super::local::Local;
+use super::store_routes::Encapsulation;
 use super::types::{IpipMode, LearnedPath, Note, PeerIntent, PeerKind, RoutingIntent, RoutingView};
-use super::vxlan::Encapsulation;
 use crate::model::{FilterValue, Host, Model};
 
 /// Maximum number of names that a note lists.
@@ -64,7 +64,8 @@ fn without_route(intent: &RoutingIntent, notes: &mut Vec<Note>) {
         (Encapsulation::Vxlan, "vxlan-no-route", "a VXLAN"),
         (Encapsulation::Ipip, "ipip-no-route", "an IPIP"),
     ] {
-        let mut withheld = intent.vxlan.withheld.iter().filter(|(_, why)| why.encapsulation == encapsulation);
+        let mut withheld =
+            intent.store_routes.withheld.iter().filter(|(_, why)| why.encapsulation == encapsulation);
         let Some((prefix, why)) = withheld.next() else { continue };
         let others = match withheld.count() {
             0 => String::new(),

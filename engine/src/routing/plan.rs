@@ -19,8 +19,8 @@ use super::originate::{blackholes, of_workload, originated, tunnel, view, withhe
 use super::own::{AddressChanges, OwnAddresses};
 use super::peers::{interface_peers, named_at, peers_at};
 use super::ranges::ranges;
+use super::store_routes::{self, store_routes};
 use super::types::{OriginKind, Originated, RoutingIntent};
-use super::vxlan::{self, vxlan};
 use crate::model::{Model, ModelChanges};
 use crate::routing::persistent_map::Persistent;
 
@@ -45,6 +45,8 @@ pub struct IntentChange {
     pub tunnel: bool,
     /// The VXLAN.
     pub vxlan: bool,
+    /// Routes that the store gives.
+    pub store_routes: bool,
     /// The view, so that decisions about single routes may differ.
     pub view: bool,
     /// Addresses of endpoints, so that decisions about learned routes to them may differ.
@@ -93,6 +95,7 @@ impl Planner {
             withheld_blocks: Arc::default(),
             tunnel: None,
             vxlan: Arc::default(),
+            store_routes: Arc::default(),
             view: Arc::default(),
             addresses: Persistent::default(),
             endpoint_routings: Arc::default(),
@@ -141,7 +144,7 @@ impl Planner {
         let translations = self.update_routes(model, changes, &mut change);
         let peers = changes.peers.any() || changes.peers.hints;
         let routes = changes.pools || changes.originated || translations;
-        if changes.hosts || changes.node || changes.filters || routes || peers || change.vxlan {
+        if changes.hosts || changes.node || changes.filters || routes || peers || change.store_routes {
             let notes = notes(model, &self.local, &self.intent);
             replace(&mut self.intent.notes, notes.into(), &mut change.notes);
         }
@@ -259,9 +262,10 @@ impl Planner {
         }
         let has_routes = self.intent.vxlan.is_on() || self.intent.view.ipip_from_store;
         let shadowed = has_routes && !moved.addresses.is_empty();
-        if all || shadowed || vxlan::may_differ(changes) {
-            let vxlan = vxlan(model, &self.local, |addr| self.own.has(addr));
+        if all || shadowed || store_routes::may_differ(changes) {
+            let (vxlan, routes) = store_routes(model, &self.local, |addr| self.own.has(addr));
             replace(&mut self.intent.vxlan, Arc::new(vxlan), &mut change.vxlan);
+            replace(&mut self.intent.store_routes, Arc::new(routes), &mut change.store_routes);
         }
         moved.translations
     }

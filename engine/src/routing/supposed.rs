@@ -10,8 +10,8 @@ use super::explain::{Step, StepOutcome};
 use super::filter::{Direction, FilterChanges, FilterRoute};
 use super::forward::{IPIP_POOL, VXLAN_POOL, explain_kernel_route};
 use super::gates::{FILTER, explain_export, explain_import};
+use super::store_routes::Encapsulation;
 use super::types::{Hop, KernelRoute, PeerIntent, Resolved, RoutingIntent};
-use super::vxlan::Encapsulation;
 
 /// Result for a supposed route that a peer would announce or receive.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -97,7 +97,7 @@ pub fn suppose_kernel(intent: &RoutingIntent, route: &FilterRoute<'_>) -> Suppos
 /// Returns the route of the store for a prefix in a pool whose routes come from it; `absent` is the reason where
 /// it has none.
 fn of_store(intent: &RoutingIntent, prefix: &Cidr, absent: &'static str) -> SupposedKernelRoute {
-    let covering = intent.vxlan.routes.iter().filter(|(route, _)| route.covers(prefix));
+    let covering = intent.store_routes.remote.iter().filter(|(route, _)| route.covers(prefix));
     match covering.max_by_key(|(route, _)| route.len()) {
         Some((_, route)) => {
             SupposedKernelRoute { programmed: true, tunnel: route.tunnel(), reason: route.reason() }

@@ -13,7 +13,7 @@ use super::calico3::Calico3View;
 use super::filter::{FilterChanges, Filters};
 use super::live_migration::EndpointRoutings;
 use super::ranges::RangeIntent;
-use super::vxlan::VxlanIntent;
+use super::store_routes::{StoreRoutes, VxlanIntent};
 use crate::routing::persistent_map::Persistent;
 
 /// Types of the data model that routing uses unchanged.
@@ -90,6 +90,8 @@ pub struct RoutingIntent {
     pub tunnel: Option<TunnelIntent>,
     /// The VXLAN.
     pub vxlan: Arc<VxlanIntent>,
+    /// Routes that the store gives, without BGP.
+    pub store_routes: Arc<StoreRoutes>,
     /// View that decisions about single routes use.
     pub view: Arc<RoutingView>,
     /// Addresses of this host's endpoints.

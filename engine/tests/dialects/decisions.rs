@@ -124,7 +124,7 @@ impl Reader<'_> {
         let view = &intent.view;
         let mut globals = Globals::of(self.model);
         globals.dialect = Dialect::V1;
-        let vxlan = &intent.vxlan;
+        let (vxlan, routes) = (&intent.vxlan, &intent.store_routes);
         let addresses: std::collections::BTreeSet<IpAddr> = intent.addresses.keys().copied().collect();
         [
             (
@@ -136,7 +136,10 @@ impl Reader<'_> {
             ("withheld blocks", format!("{:?}", intent.withheld_blocks.keys())),
             ("tunnel", format!("{:?}", intent.tunnel)),
             ("ends of the VXLAN", format!("{:?} {:?} {:?}", vxlan.v4, vxlan.v6, vxlan.remotes)),
-            ("routes of the VXLAN", format!("{:?} {:?}", vxlan.routes, vxlan.withheld.keys())),
+            (
+                "routes of the store",
+                format!("{:?} {:?} {:?}", routes.remote, routes.gateways, routes.withheld.keys()),
+            ),
             ("pools", format!("{:?}", view.pools)),
             ("network", format!("{:?} {:?} {:?}", view.node_v4, view.node_v6, view.network_v4)),
             ("own blocks", format!("{:?}", view.own_blocks)),

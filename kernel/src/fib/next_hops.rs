@@ -74,7 +74,7 @@ impl RoutingTable for MainTable<'_> {
             let other = foreign.next_if(|covering| covering.prefix.len() == len);
             let own = own.next_if(|(prefix, _)| prefix.len() == len);
             let own_metric = own.as_ref().map(|(_, entry)| self.table.desired_metric(entry));
-            let own = own.and_then(|(_, entry)| self.table.covering_route(entry));
+            let own = own.and_then(|(_, entry)| self.table.covering_route(&prefix, entry));
             let own_first =
                 other.as_ref().zip(own_metric).is_some_and(|(other, metric)| other.metric > metric);
             let other = other.map(|covering| CoveringRoute::Foreign(covering.legs));

@@ -92,6 +92,7 @@ mod tests {
             blackholes: BTreeMap::new(),
             tunnel: None,
             vxlan: Arc::default(),
+            store_routes: Arc::default(),
             view: Arc::default(),
         }
     }

@@ -18,7 +18,7 @@ use crate::fib::next_hops::MainTable;
 use crate::fib::plan;
 use crate::fib::request::{Outcome, Request, TunnelLinks};
 use crate::fib::table::Table;
-use crate::fib::table::remote::RemoteLinks;
+use crate::fib::table::store_routes::RemoteLinks;
 use crate::intent::KernelIntent;
 use crate::netlink::event::Event;
 use crate::netlink::link::{Address, Link};
@@ -156,7 +156,7 @@ impl State {
             && (old.node_v4, old.node_v6) == (self.view.node_v4, self.view.node_v6);
         let moved = self.with_decide(|table, decide| {
             let mut moved = table.set_blackholes(&intent.blackholes, intent.change, decide);
-            moved.extend(table.set_remote(&intent.vxlan.routes, intent.change, decide));
+            moved.extend(table.set_store_routes(&intent.store_routes, intent.change, decide));
             if !same {
                 table.decide_again(&|_| true, intent.change, decide);
             }
@@ -251,9 +251,10 @@ impl State {
         done
     }
 
-    /// Explains the decision on a learned prefix, step by step; `None` if nothing was learned.
+    /// Explains the decision on a prefix that was learned, or on a peer with a gateway, step by step; `None` if
+    /// it is neither.
     pub(crate) fn explain(&self, prefix: &Cidr) -> Option<(KernelRoute, Vec<Step>)> {
-        let hops = self.table.learned(self.table.entries().get(prefix)?)?;
+        let hops = self.table.wanted_hops(prefix, self.table.entries().get(prefix)?)?;
         let answer = |hop| self.network.answer(hop).map(|answer| answer.within(prefix).iter().copied());
         let resolve = |hop| answer(hop).into_iter().flatten();
         let (route, mut steps) =

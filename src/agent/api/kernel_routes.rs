@@ -98,12 +98,7 @@ pub(in crate::agent) fn row(view: &KernelView<'_>, state: &RouteState) -> Kernel
     };
     KernelRouteRow {
         prefix: state.prefix.to_string(),
-        kind: match (state.blackhole, state.remote) {
-            (true, _) => "blackhole",
-            (_, Some(encapsulation)) => encapsulation.as_str(),
-            _ => "learned",
-        }
-        .to_owned(),
+        kind: state.source.as_str().to_owned(),
         state: condition.to_owned(),
         via,
         reason,

@@ -458,7 +458,14 @@ impl Core {
                 if changed.is_empty() {
                     return None;
                 }
-                (planner, changed.blackholes || changed.tunnel || changed.vxlan || changed.view)
+                (
+                    planner,
+                    changed.blackholes
+                        || changed.tunnel
+                        || changed.vxlan
+                        || changed.store_routes
+                        || changed.view,
+                )
             }
             none => {
                 let node = self.observed.node_options(&self.node, self.kernel_writes);
@@ -495,6 +502,7 @@ impl Core {
             blackholes: self.block_changes.clone(),
             tunnel: intent.tunnel.clone(),
             vxlan: Arc::clone(&intent.vxlan),
+            store_routes: Arc::clone(&intent.store_routes),
             view: Arc::clone(&intent.view),
         })));
     }

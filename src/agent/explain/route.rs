@@ -74,13 +74,11 @@ pub(super) fn answer(mut why: Why, e: &RouteEvidence) -> Why {
     let called =
         if e.queried == e.prefix { e.prefix.clone() } else { format!("{} ({})", e.prefix, e.queried) };
     why.answer = match (&obstacle, best) {
-        (None, _) if of_vxlan(e).is_some() => {
-            format!("{called} is used: the store leads to its host by VXLAN{}", installed(e))
+        (None, _) if let Some((_, source)) = of_store(e) => {
+            format!("{called} is used: {source}{}", installed(e))
         }
-        (Some(_), _) if of_vxlan(e).is_some() => {
-            format!(
-                "{called} is NOT used: the store leads to its host by VXLAN, but the kernel does not have that route"
-            )
+        (Some(_), _) if let Some((_, source)) = of_store(e) => {
+            format!("{called} is NOT used: {source}, but the kernel does not have that route")
         }
         (None, Some(path)) if path.source == "local" => {
             format!("{called} is announced from here: {}", path.reason)
@@ -119,9 +117,16 @@ pub(super) fn answer(mut why: Why, e: &RouteEvidence) -> Why {
     why
 }
 
-/// Returns the kernel's row of a prefix whose route comes from the store.
-fn of_vxlan(e: &RouteEvidence) -> Option<&KernelRouteRow> {
-    e.kernel.as_ref()?.row.as_ref().filter(|row| row.kind == "vxlan")
+/// Returns the kernel's row of a prefix whose route comes from the store, with that source.
+fn of_store(e: &RouteEvidence) -> Option<(&KernelRouteRow, &'static str)> {
+    let row = e.kernel.as_ref()?.row.as_ref()?;
+    let source = match row.kind.as_str() {
+        "vxlan" => "the store leads to its host by VXLAN",
+        "ipip" => "the store leads to its host by IPIP",
+        "gateway" => "the store leads to this peer by its gateway (reachable_by)",
+        _ => return None,
+    };
+    Some((row, source))
 }
 
 fn installed(e: &RouteEvidence) -> String {
@@ -146,7 +151,7 @@ fn obstacle(e: &RouteEvidence, best: Option<&BgpPath>) -> Option<Obstacle> {
             ..obstacle("blackhole", step.text)
         });
     }
-    if let Some(row) = of_vxlan(e) {
+    if let Some((row, _)) = of_store(e) {
         return (row.state != "installed").then(|| Obstacle {
             fix: vec!["tortie status".to_owned()],
             ..obstacle(

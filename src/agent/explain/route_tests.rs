@@ -139,6 +139,23 @@ fn what_is_in_the_way_has_the_code_of_who_said_so() {
     }
 }
 
+/// A route of the store is used without an announcement, and what keeps it from the kernel is named.
+#[test]
+fn a_route_of_the_store_needs_no_announcement() {
+    for (kind, says) in [
+        ("vxlan", "the store leads to its host by VXLAN"),
+        ("ipip", "the store leads to its host by IPIP"),
+        ("gateway", "the store leads to this peer by its gateway (reachable_by)"),
+    ] {
+        let of = |state, reason| KernelRouteRow { kind: kind.to_owned(), ..row(state, reason) };
+        let used = ask(&evidence(Vec::new(), Some(of("installed", kind))));
+        assert!(used.good && used.code == "ok" && used.answer.contains(says), "{used:?}");
+        let not = ask(&evidence(Vec::new(), Some(of("withheld", "unresolved"))));
+        assert!(!not.good && not.code == "unresolved" && not.answer.contains(says), "{not:?}");
+        assert!(not.answer.contains("NOT used"), "{}", not.answer);
+    }
+}
+
 #[test]
 fn a_thousand_sessions_are_a_few_lines() {
     let mut e =

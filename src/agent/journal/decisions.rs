@@ -242,8 +242,11 @@ impl Decisions {
             let remotes = vxlan.remotes.iter().map(|(addr, remote)| {
                 format!("vxlan remote {addr} {} at {}", MacAddr(remote.mac), remote.host)
             });
-            let routes = vxlan.routes.iter().map(|(prefix, route)| format!("vxlan route {prefix} {route:?}"));
-            blackholes.chain(devices).chain(remotes).chain(routes).collect()
+            let stored = &intent.store_routes;
+            let routes =
+                stored.remote.iter().map(|(prefix, route)| format!("store route {prefix} {route:?}"));
+            let gateways = stored.gateways.iter().map(|(peer, by)| format!("store route {peer} via {by}"));
+            blackholes.chain(devices).chain(remotes).chain(routes).chain(gateways).collect()
         };
         differ(out, self.kernel.as_deref().map(lines), lines(new));
     }

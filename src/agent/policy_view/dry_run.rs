@@ -112,8 +112,8 @@ pub(in crate::agent) fn run(
             connections: None,
             bgp: None,
             not_looked_at: std::iter::once("other hosts: each host checks its own endpoints only".to_owned())
-                .chain((changed.tunnel || changed.vxlan || changed.blackholes).then(|| {
-                    "routes of the kernel: tunnels or blackholes of own blocks would change".to_owned()
+                .chain((changed.tunnel || changed.vxlan || changed.store_routes || changed.blackholes).then(|| {
+                    "routes of the kernel: tunnels, blackholes of own blocks or routes of the store would change".to_owned()
                 }))
                 .collect(),
         };

@@ -13,7 +13,7 @@ use crate::foreign::types::{
     BIRD, BirdRoute, FELIX, ForeignState, MainHop, MainRoute, NetworkSnapshot, RouteKind,
 };
 use tortie_engine::policy::EndpointPolicy;
-use tortie_engine::routing::{self, Encapsulation, FilterRoute, Hop, KernelRoute, PeerIntent, StoreRoute};
+use tortie_engine::routing::{self, Encapsulation, FilterRoute, Hop, KernelRoute, PeerIntent, RemoteRoute};
 use tortie_kernel::protocol_name;
 
 /// `RTPROT_KERNEL`: routes that the kernel adds itself.
@@ -36,7 +36,7 @@ pub(super) fn compare(wanted: &HostIntent, found: &ForeignState, out: &mut Compa
         RouteComparison { wanted, found, look: &found.look, learned: learned(found), done: BTreeSet::new() };
     court.blackholes(out);
     court.workloads(out);
-    court.vxlan(out);
+    court.store_routes(out);
     court.remote(out);
     court.outside(out);
     court.rest(out);
@@ -128,58 +128,78 @@ impl RouteComparison<'_> {
         }
     }
 
-    /// Compares routes to addresses of other hosts that come from the store.
-    fn vxlan(&mut self, out: &mut Comparison) {
-        let vxlan = &self.wanted.intent.vxlan;
-        for (prefix, wanted) in &vxlan.routes {
+    /// Compares routes that come from the store.
+    fn store_routes(&mut self, out: &mut Comparison) {
+        let routes = &self.wanted.intent.store_routes;
+        for (prefix, wanted) in &routes.remote {
             if !self.done.insert(*prefix) {
                 continue;
             }
             let device = tortie_kernel::vxlan_device(prefix.is_v4());
             let hop = match wanted {
-                StoreRoute::Vxlan(remote) => {
+                RemoteRoute::Vxlan(remote) => {
                     self.look.link(device).map(|(ifindex, _)| MainHop { gateway: Some(*remote), ifindex })
                 }
-                StoreRoute::Ipip(host) => self
+                RemoteRoute::Ipip(host) => self
                     .look
                     .link("tunl0")
                     .map(|(ifindex, _)| MainHop { gateway: Some(IpAddr::V4(*host)), ifindex }),
-                StoreRoute::Direct(host, _) => self
-                    .look
-                    .resolve(*host)
-                    .map(|to| MainHop { gateway: Some(to.gateway.unwrap_or(*host)), ifindex: to.ifindex }),
+                RemoteRoute::Direct(host, _) => self.hop_by(*host),
             };
             let words = match wanted {
-                StoreRoute::Vxlan(remote) => format!("route of a VXLAN pool via {remote} dev {device}"),
-                StoreRoute::Ipip(host) => format!("route of an IPIP pool via {host} dev tunl0"),
-                StoreRoute::Direct(host, Encapsulation::Vxlan) => format!("route of a VXLAN pool via {host}"),
-                StoreRoute::Direct(host, Encapsulation::Ipip) => format!("route of an IPIP pool via {host}"),
+                RemoteRoute::Vxlan(remote) => format!("route of a VXLAN pool via {remote} dev {device}"),
+                RemoteRoute::Ipip(host) => format!("route of an IPIP pool via {host} dev tunl0"),
+                RemoteRoute::Direct(host, Encapsulation::Vxlan) => {
+                    format!("route of a VXLAN pool via {host}")
+                }
+                RemoteRoute::Direct(host, Encapsulation::Ipip) => format!("route of an IPIP pool via {host}"),
             };
             // Felix leads directly to a tunnel address that is its own block, or borrowed.
-            let to_end = matches!(wanted, StoreRoute::Vxlan(remote) if Cidr::host(*remote) == *prefix);
-            match self.look.at(prefix).first() {
-                None => self.absent(out, Plane::Route, *prefix, &words),
-                Some(route) => {
-                    let is = |gateway: Option<IpAddr>| {
-                        hop.is_some_and(|hop| route.hops == [MainHop { gateway, ..hop }])
-                    };
-                    if route.kind == RouteKind::Unicast
-                        && (is(hop.and_then(|hop| hop.gateway)) || to_end && is(None))
-                    {
-                        out.equal(Plane::Route);
-                    } else {
-                        let text = format!("should be the {words}, and is {}", self.describe(route));
-                        out.put(Plane::Route, CompareResult::Different, prefix.to_string(), text);
-                    }
-                }
+            let to_end = matches!(wanted, RemoteRoute::Vxlan(remote) if Cidr::host(*remote) == *prefix);
+            self.store_route(out, *prefix, hop, to_end, &words);
+        }
+        for (peer, gateway) in &routes.gateways {
+            let hop = self.hop_by(*gateway);
+            // Without a way to the gateway neither program has the route.
+            let is_concerned = hop.is_some() || !self.look.at(peer).is_empty();
+            if is_concerned && self.done.insert(*peer) {
+                let words = format!("route to a peer via {gateway} (reachable_by)");
+                self.store_route(out, *peer, hop, false, &words);
             }
         }
-        for (prefix, why) in &vxlan.withheld {
+        for (prefix, why) in &routes.withheld {
             if let Some(route) = self.look.at(prefix).first().filter(|_| self.done.insert(*prefix)) {
                 let text =
                     format!("is {}, and Tortie would hold it back: {}", self.describe(route), why.reason);
                 out.put(Plane::Route, CompareResult::Different, prefix.to_string(), text);
             }
+        }
+    }
+
+    /// Returns the hop of a route by a gateway.
+    fn hop_by(&self, gateway: IpAddr) -> Option<MainHop> {
+        let to = self.look.resolve(gateway)?;
+        Some(MainHop { gateway: Some(to.gateway.unwrap_or(gateway)), ifindex: to.ifindex })
+    }
+
+    /// Compares one route that comes from the store; `to_end` is true if it may lead to the interface alone.
+    fn store_route(
+        &self,
+        out: &mut Comparison,
+        prefix: Cidr,
+        hop: Option<MainHop>,
+        to_end: bool,
+        words: &str,
+    ) {
+        let Some(route) = self.look.at(&prefix).first() else {
+            return self.absent(out, Plane::Route, prefix, words);
+        };
+        let is = |gateway: Option<IpAddr>| hop.is_some_and(|hop| route.hops == [MainHop { gateway, ..hop }]);
+        if route.kind == RouteKind::Unicast && (is(hop.and_then(|hop| hop.gateway)) || to_end && is(None)) {
+            out.equal(Plane::Route);
+        } else {
+            let text = format!("should be the {words}, and is {}", self.describe(route));
+            out.put(Plane::Route, CompareResult::Different, prefix.to_string(), text);
         }
     }
 

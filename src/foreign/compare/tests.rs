@@ -219,6 +219,26 @@ fn a_host_as_bird_and_felix_leave_it_differs_in_nothing() {
 }
 
 #[test]
+fn the_route_to_a_peer_by_its_gateway_is_compared() {
+    let compared = |gateway: &str, there: Option<&str>| {
+        let value = format!(r#"{{"as_num":"64600","reachable_by":"{gateway}"}}"#);
+        let wanted = wanted_with(&[("/calico/bgp/v1/host/h1/peer_v4/192.0.2.254", &value)]);
+        let mut all = routes();
+        all.extend(there.map(|via| route("192.0.2.254/32", 12, Some(via), 2)));
+        let comparison = compare(&wanted, &found(&all));
+        let about = lines(&comparison).into_iter().filter(|line| line.contains("192.0.2.254/32"));
+        (comparison.counts(Plane::Route).equal, about.collect::<Vec<_>>())
+    };
+    assert_eq!(compared("192.0.2.3", Some("192.0.2.3")), (5, Vec::new()));
+    assert_eq!(compared("198.51.100.1", None).1, [""; 0], "no program leads by a gateway out of reach");
+    let (equal, lines) = compared("192.0.2.3", Some("192.0.2.2"));
+    assert_eq!((equal, lines.len()), (4, 1));
+    assert!(lines[0].starts_with("~ ") && lines[0].contains("via 192.0.2.3 (reachable_by)"), "{lines:?}");
+    let (equal, lines) = compared("192.0.2.3", None);
+    assert!(equal == 4 && lines.len() == 1 && lines[0].starts_with("- "), "{lines:?}");
+}
+
+#[test]
 fn every_route_that_is_not_as_it_should_be_is_found() {
     type Change<'a> = &'a dyn Fn(&mut Vec<MainRoute>);
     let cases: &[(Change<'_>, &[&str])] = &[

@@ -40,6 +40,7 @@ pub(super) fn run() {
     guest.disturbances();
     guest.module();
     guest.settings();
+    guest.routes_of_the_store();
     guest.restart();
     guest.pools();
 }
@@ -313,6 +314,58 @@ impl Guest {
             g.put(POOL, CROSS);
             within(PATIENCE, "cross-subnet again", || g.rig.check("host1", &cross()));
             good
+        });
+    }
+
+    /// The store gives the same routes as BGP, and keeps them without a session.
+    fn routes_of_the_store(&mut self) {
+        const SETTING: &str = "/calico/v1/config/ProgramClusterRoutes";
+        const MESH: &str = "/calico/bgp/v1/global/node_mesh";
+        let kinds = |g: &Self, kind: &str| {
+            let rows = g.rig.json("host1", &["tortie", "route", "list", "-o", "json"]).to_string();
+            if rows.matches(&format!("\"kind\":\"{kind}\"")).count() == 2 { Ok(()) } else { Err(rows) }
+        };
+        self.case("store-routes", |g| {
+            g.put(SETTING, "EnabledIPIPOnly");
+            let millis = within(PATIENCE, "routes of the store", || {
+                kinds(g, "ipip").and_then(|()| g.rig.check("host1", &cross()))
+            });
+            g.put(MESH, r#"{"enabled":false}"#);
+            within(PATIENCE, "no session", || {
+                let peers = g.rig.json("host1", &["tortie", "bgp", "peers", "-o", "json"]);
+                if peers["items"].as_array().is_some_and(Vec::is_empty) {
+                    Ok(())
+                } else {
+                    Err(peers.to_string())
+                }
+            });
+            g.rig.check("host1", &cross()).unwrap();
+            g.crosses();
+            (millis, "the routes stay without a session".to_owned())
+        });
+        self.case("store-routes-repaired", |g| {
+            let disturb =
+                || drop(g.rig.ip("host1", "link set tunl0 down\nroute del 10.244.2.0/26 proto 179\n"));
+            let millis =
+                repaired_within(REPAIRED, "tunnel and route", disturb, || g.rig.check("host1", &cross()));
+            g.crosses();
+            (millis, String::new())
+        });
+        self.case("store-routes-always", |g| {
+            g.put(POOL, r#"{"cidr":"10.244.0.0/16","ipip":"tunl0"}"#);
+            let good = g.settles(&Expected { routes: vec![OWN, HOST2_TUNNEL, HOST3_TUNNEL], ..cross() });
+            g.put(POOL, CROSS);
+            within(PATIENCE, "cross-subnet again", || g.rig.check("host1", &cross()));
+            good
+        });
+        self.case("store-routes-off", |g| {
+            g.put(MESH, r#"{"enabled":true}"#);
+            g.rig.run("host2", &format!("tortie --datastore sqlite:/store/store.db store rm {SETTING}"));
+            let millis = within(PATIENCE, "routes of BGP", || {
+                kinds(g, "learned").and_then(|()| g.rig.check("host1", &cross()))
+            });
+            g.crosses();
+            (millis, String::new())
         });
     }
 

@@ -194,6 +194,11 @@ fn settings_of_the_store_reach_the_device() {
 }
 
 #[test]
+fn routes_of_the_store_need_no_session() {
+    went_well(&["store-routes", "store-routes-repaired", "store-routes-always", "store-routes-off"]);
+}
+
+#[test]
 fn a_restarted_agent_writes_nothing_that_was_right() {
     went_well(&["restart-writes-nothing", "broken-while-away"]);
 }

@@ -41,12 +41,16 @@ const BY_DESIGN: [(&str, Covers); 10] = [
             !it.received && blocks.iter().any(|(block, state)| block == it.prefix && !settled(state))
         },
     ),
-    ("the host route to a peer that `reachableBy` asks for is not written (reported as unsupported)", |it| {
-        let address = it.prefix.split('/').next().unwrap_or_default();
-        let gateway =
-            |peer: &Object<'_>| !peer.text("reachableBy").is_empty() && peer.text("peerIP").contains(address);
-        !it.received && it.tortie.is_none() && it.objects.of("bgppeers").iter().any(gateway)
-    }),
+    (
+        "the host route to a peer that `reachableBy` asks for is announced to nobody, whatever a filter accepts",
+        |it| {
+            let address = it.prefix.split('/').next().unwrap_or_default();
+            let gateway = |peer: &Object<'_>| {
+                !peer.text("reachableBy").is_empty() && peer.text("peerIP").contains(address)
+            };
+            !it.received && it.tortie.is_none() && it.objects.of("bgppeers").iter().any(gateway)
+        },
+    ),
     ("a pool for load balancers alone is no pool for routes", |it| {
         let of_services = |pool: &Object<'_>| pool.texts("allowedUses") == ["LoadBalancer"];
         let covered = it.prefix.starts_with("10.200.0.");

@@ -73,6 +73,7 @@ pub(crate) fn intent(at: &str, asn: u32, blocks: &[&str]) -> RoutingIntent {
         withheld_blocks: Default::default(),
         tunnel: None,
         vxlan: Arc::default(),
+        store_routes: Default::default(),
         view: Arc::new(RoutingView {
             node: at.into(),
             pools: vec![pool("10.0.0.0/8"), pool("fd00::/8")],

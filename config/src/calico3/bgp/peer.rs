@@ -229,12 +229,6 @@ fn common(spec: &mut Members<'_, '_>, filters: Value, addr: Option<IpAddr>) -> O
             let expected = "write a gateway of the peer's family; there is no session until then";
             spec.invalid("reachableBy", format_args!("`{gateway}`"), expected);
             may_peer = false;
-        } else {
-            let text = format!(
-                "{}: no route to the peer by {gateway} is written: add one to the host if it has none",
-                spec.at("reachableBy")
-            );
-            spec.problem("unsupported-setting", text);
         }
     }
     put("reachable_by", gateway.into());

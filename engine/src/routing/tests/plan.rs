@@ -91,6 +91,7 @@ proptest! {
             prop_assert_eq!(change.addresses, before.addresses != scratch.addresses);
             prop_assert_eq!(change.tunnel, before.tunnel != scratch.tunnel);
             prop_assert_eq!(change.vxlan, before.vxlan != scratch.vxlan);
+            prop_assert_eq!(change.store_routes, before.store_routes != scratch.store_routes);
             prop_assert_eq!(change.blackholes, before.blackholes != scratch.blackholes);
             prop_assert_eq!(change.notes, before.notes != scratch.notes);
         }

@@ -3,7 +3,7 @@
 //! There is one entry per prefix, which is small, since there may be a million. Any change of either state
 //! marks the entry dirty; `plan` plans requests for dirty entries.
 
-pub(crate) mod remote;
+pub(crate) mod store_routes;
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -18,8 +18,8 @@ use crate::fib::nexthop_objects::NexthopObjects;
 use crate::fib::route_state::{Actual, Desired};
 use crate::netlink::route::{RTN_BLACKHOLE, RTN_UNICAST, Route};
 use crate::options::Marks;
-use remote::RemoteLinks;
-use tortie_engine::routing::{ChangeId, CoveringRoute, Hop, KernelRoute, Legs, Resolved, StoreRoute};
+use store_routes::RemoteLinks;
+use tortie_engine::routing::{ChangeId, CoveringRoute, Hop, KernelRoute, Legs, RemoteRoute, Resolved};
 
 /// Route of a prefix that the store demands, and that counts more than a learned one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,6 +29,8 @@ enum StoredRoute {
     Blackhole,
     /// A route to another host through a tunnel, or to a neighbour without one.
     Remote,
+    /// A route to a peer by its gateway, which is decided on like a learned one.
+    Gateway,
 }
 
 /// State of one prefix.
@@ -104,7 +106,9 @@ pub(crate) struct Table {
     hop_sets: HopSets,
     reasons: Vec<&'static str>,
     blackholes: BTreeMap<Cidr, ChangeId>,
-    remote: BTreeMap<Cidr, StoreRoute>,
+    remote: BTreeMap<Cidr, RemoteRoute>,
+    /// The gateways to peers.
+    gateways: BTreeMap<Cidr, SetId>,
     has_ipip: bool,
     remote_links: RemoteLinks,
     newest: ChangeId,
@@ -128,6 +132,7 @@ impl Table {
             reasons: Vec::new(),
             blackholes: BTreeMap::new(),
             remote: BTreeMap::new(),
+            gateways: BTreeMap::new(),
             has_ipip: false,
             remote_links: RemoteLinks::default(),
             newest: ChangeId::default(),
@@ -203,15 +208,11 @@ impl Table {
         let mut moved = Vec::new();
         let old = std::mem::replace(&mut self.blackholes, wanted.clone());
         for prefix in old.keys().filter(|p| !wanted.contains_key(p)) {
-            let is_remote = self.remote.contains_key(prefix);
-            let other = if is_remote { StoredRoute::Remote } else { StoredRoute::None };
-            let slot = self.with_entry(*prefix, |e| e.stored = other);
-            self.decide(slot, change, decide);
+            self.store_changed(*prefix, change, decide);
             moved.push(*prefix);
         }
         for (prefix, change) in wanted.iter().filter(|(p, _)| !old.contains_key(p)) {
-            let slot = self.with_entry(*prefix, |e| (e.stored, e.stale) = (StoredRoute::Blackhole, false));
-            self.decide(slot, *change, decide);
+            self.store_changed(*prefix, *change, decide);
             moved.push(*prefix);
         }
         moved
@@ -233,16 +234,16 @@ impl Table {
 
     /// Returns the desired route of an entry, for resolving addresses it covers; `None` if no Tortie route is
     /// desired. A stale route resolves as before the restart, as it forwards packets.
-    pub(crate) fn covering_route(&self, entry: &RouteEntry) -> Option<CoveringRoute<'_>> {
+    pub(crate) fn covering_route(&self, prefix: &Cidr, entry: &RouteEntry) -> Option<CoveringRoute<'_>> {
         match (entry.stored, entry.desired) {
-            (StoredRoute::None, _) => {}
+            (StoredRoute::None | StoredRoute::Gateway, _) => {}
             (StoredRoute::Remote, Desired::Via(target, _)) => {
                 let way = self.objects.hops(target).first().and_then(|hop| self.way(hop));
                 return Some(CoveringRoute::Foreign(way.into_iter().collect()));
             }
             _ => return Some(CoveringRoute::Foreign(Legs::new())),
         }
-        let learned = self.hop_sets.get(entry.learned).map(CoveringRoute::Learned);
+        let learned = self.wanted_hops(prefix, entry).map(CoveringRoute::Learned);
         learned.or_else(|| self.stale_way(entry).map(|way| CoveringRoute::Foreign(Legs::from_elem(way, 1))))
     }
 
@@ -292,7 +293,7 @@ impl Table {
         old != set
     }
 
-    /// Decides again on all learned prefixes whose next hops satisfy `concerns`. Without a `change` of the
+    /// Decides again on all learned prefixes and peers with a gateway whose next hops satisfy `concerns`. Without a `change` of the
     /// store the network changed, and routes keep their change.
     pub(crate) fn decide_again(
         &mut self,
@@ -304,17 +305,19 @@ impl Table {
         if !sets.contains(&true) {
             return;
         }
-        let concerned = |e: &RouteEntry| {
-            usize::try_from(e.learned).is_ok_and(|i| sets.get(i).copied().unwrap_or_default())
-        };
-        let slots: Vec<Slot> =
+        let is_concerned =
+            |set: SetId| usize::try_from(set).is_ok_and(|i| sets.get(i).copied().unwrap_or_default());
+        let concerned = |e: &RouteEntry| is_concerned(e.learned);
+        let mut slots: Vec<Slot> =
             self.entries.iter().filter(|(.., e)| concerned(e)).map(|(slot, ..)| slot).collect();
+        let gateways = self.gateways.iter().filter(|(_, set)| is_concerned(**set));
+        slots.extend(gateways.filter_map(|(prefix, _)| self.entries.find(prefix)));
         for slot in slots {
             self.decide(slot, change, decide);
         }
     }
 
-    /// Returns the distinct BGP next hops in use.
+    /// Returns the next hops in use: of BGP, and gateways to peers.
     pub(crate) fn next_hops(&self) -> impl Iterator<Item = ScopedAddr> + '_ {
         self.hop_sets.iter().flatten().flatten().copied()
     }
@@ -325,7 +328,7 @@ impl Table {
             Desired::Blackhole
         } else if entry.stored == StoredRoute::Remote {
             self.decide_remote(&prefix)
-        } else if let Some(hops) = self.hop_sets.get(entry.learned) {
+        } else if let Some(hops) = self.wanted_hops(&prefix, &entry) {
             match decide(prefix, hops) {
                 KernelRoute::Via { hops, reason } if !hops.is_empty() => {
                     Desired::Via(self.objects.acquire(&hops), self.reason_index(reason))
@@ -410,9 +413,13 @@ impl Table {
         slot
     }
 
-    /// Returns the BGP next hops learned for an entry.
-    pub(crate) fn learned(&self, entry: &RouteEntry) -> Option<&[ScopedAddr]> {
-        self.hop_sets.get(entry.learned)
+    /// Returns the next hops of an entry: the gateway to a peer, or else the BGP next hops learned.
+    pub(crate) fn wanted_hops(&self, prefix: &Cidr, entry: &RouteEntry) -> Option<&[ScopedAddr]> {
+        let set = match entry.stored {
+            StoredRoute::Gateway => self.gateways.get(prefix).copied().unwrap_or(NO_SET),
+            _ => entry.learned,
+        };
+        self.hop_sets.get(set)
     }
 
     /// Changes an entry and updates the counts; every change that affects them goes through here.

@@ -7,7 +7,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use super::Thread;
-use crate::fib::table::remote::RemoteLinks;
+use crate::fib::table::store_routes::RemoteLinks;
 use crate::netlink::dump;
 use crate::netlink::vxlan::{self as messages, FoundDevice};
 use crate::options::Mode;

@@ -3,4 +3,4 @@
 mod fake_kernel;
 mod plan;
 mod recursion;
-mod remote;
+mod store_routes;

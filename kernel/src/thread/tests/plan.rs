@@ -188,6 +188,7 @@ fn intend(state: &mut State, wanted: &Intent) {
         blackholes: wanted.blackholes.iter().map(|i| (prefix(*i), ChangeId(0))).collect(),
         tunnel: None,
         vxlan: Arc::default(),
+        store_routes: Arc::default(),
         view: Arc::new(RoutingView { calico3, ..RoutingView::default() }),
     }));
 }

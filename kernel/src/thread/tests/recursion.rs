@@ -2,6 +2,7 @@
 //! order.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use proptest::prelude::*;
 use smallvec::SmallVec;
@@ -10,11 +11,12 @@ use tortie_net::{Cidr, ScopedAddr};
 use super::fake_kernel::{DEVICES, MARKS, connected, foreign_route, link, own_route};
 use crate::fib::network::NextHopAnswer;
 use crate::fib::table::Table;
+use crate::intent::KernelIntent;
 use crate::netlink::event::Event;
 use crate::netlink::route::{Leg, RTN_UNICAST};
 use crate::options::Mode;
 use crate::thread::state::{Pending, State};
-use tortie_engine::routing::{ChangeId, KernelRoute, LearnedChange};
+use tortie_engine::routing::{ChangeId, KernelRoute, LearnedChange, StoreRoutes};
 
 /// A change and its opposite.
 #[derive(Debug, Clone)]
@@ -24,6 +26,8 @@ enum Op {
     Foreign(u8, bool),
     Link(u32, bool),
     Track(u8),
+    /// A peer with this gateway, or none.
+    Gateway(u8, Option<u8>),
 }
 
 /// Prefixes that cover each other and the next hops.
@@ -62,6 +66,7 @@ fn op() -> impl Strategy<Value = Op> {
         1 => (any::<u8>(), any::<bool>()).prop_map(|(p, there)| Op::Foreign(p, there)),
         1 => (prop::sample::select(DEVICES.to_vec()), any::<bool>()).prop_map(|(l, up)| Op::Link(l, up)),
         1 => any::<u8>().prop_map(Op::Track),
+        2 => (any::<u8>(), prop::option::weighted(0.7, any::<u8>())).prop_map(|(p, by)| Op::Gateway(p, by)),
     ]
 }
 
@@ -86,9 +91,24 @@ fn event(state: &mut State, event: Event) {
     state.event(event, &mut Pending::default());
 }
 
-/// The learned routes, the foreign routes, and the links that are down.
+/// Sends an intent with these gateways to peers.
+fn intend(state: &mut State, gateways: &BTreeMap<Cidr, ScopedAddr>) {
+    let gateways = gateways.iter().map(|(peer, by)| (*peer, by.addr())).collect();
+    state.accept_intent(Arc::new(KernelIntent {
+        generation: 1,
+        change: ChangeId(1),
+        blackholes: BTreeMap::new(),
+        tunnel: None,
+        vxlan: Arc::default(),
+        store_routes: Arc::new(StoreRoutes { gateways, ..StoreRoutes::default() }),
+        view: Arc::default(),
+    }));
+}
+
+/// The learned routes, the gateways to peers, the foreign routes, and the links that are down.
 #[derive(Default)]
 struct Origin {
+    gateways: BTreeMap<Cidr, ScopedAddr>,
     learned: BTreeMap<Cidr, SmallVec<[ScopedAddr; 2]>>,
     foreign: BTreeSet<Cidr>,
     down: BTreeSet<u32>,
@@ -126,7 +146,19 @@ impl Origin {
                 self.tracked.insert(address(n));
                 state.track(address(n));
             }
+            Op::Gateway(p, by) => {
+                match by {
+                    Some(by) => drop(self.gateways.insert(prefix(p), address(by))),
+                    None => drop(self.gateways.remove(&prefix(p))),
+                }
+                intend(state, &self.gateways);
+            }
         }
+    }
+
+    /// Returns the prefixes that were learned, or that are peers with a gateway.
+    fn prefixes(&self) -> BTreeSet<Cidr> {
+        self.learned.keys().chain(self.gateways.keys()).copied().collect()
     }
 
     /// Returns a state that received everything at once.
@@ -145,6 +177,7 @@ impl Origin {
             change: ChangeId(1),
         };
         state.learn(&self.learned.iter().map(change).collect::<Vec<_>>());
+        intend(&mut state, &self.gateways);
         for addr in &self.tracked {
             state.track(*addr);
         }
@@ -153,7 +186,8 @@ impl Origin {
     }
 
     fn observed(&self, state: &mut State) -> (Vec<Option<KernelRoute>>, Vec<NextHopAnswer>) {
-        let routes = self.learned.keys().map(|prefix| state.explain(prefix).map(|(route, _)| route));
+        let prefixes = self.prefixes();
+        let routes = prefixes.iter().map(|prefix| state.explain(prefix).map(|(route, _)| route));
         let routes = routes.collect();
         let answers =
             self.tracked.iter().map(|addr| NextHopAnswer { over: SmallVec::new(), ..state.track(*addr) });
@@ -211,7 +245,7 @@ proptest! {
         }
         let mut whole = origin.recomputed();
         prop_assert_eq!(origin.observed(&mut state), origin.observed(&mut whole), "{:?}", ops);
-        for prefix in origin.learned.keys() {
+        for prefix in &origin.prefixes() {
             let desired = |state: &State| {
                 use crate::fib::route_state::Desired;
                 match state.table.entries().get(prefix).map(|entry| entry.desired()) {

@@ -5,9 +5,10 @@ use crate::fib::drift_hold::{ForeignChange, RouteDifference};
 use crate::fib::network::{Covering, ForeignRoute};
 use crate::fib::route_state::{Actual, Desired};
 use crate::fib::table::RouteEntry;
+use crate::fib::table::store_routes::RouteSource;
 use std::net::IpAddr;
 use std::time::Duration;
-use tortie_engine::routing::{ChangeId, Encapsulation, Hop, KernelRoute, Step};
+use tortie_engine::routing::{ChangeId, Hop, KernelRoute, Step};
 use tortie_net::{Cidr, ScopedAddr};
 
 /// The state of one prefix.
@@ -34,10 +35,8 @@ pub struct RouteState {
     pub prefix: Cidr,
     /// State of the route.
     pub condition: RouteCondition,
-    /// True for a blackhole.
-    pub blackhole: bool,
-    /// Encapsulation of the pool, for a route to another host that the store demands.
-    pub remote: Option<Encapsulation>,
+    /// Source of the route.
+    pub source: RouteSource,
     /// Next hops, if a route is desired.
     pub hops: Vec<Hop>,
     /// ID of the nexthop object of the route in the kernel.
@@ -172,8 +171,8 @@ impl KernelView<'_> {
         self.state.network.foreign_at(prefix)
     }
 
-    /// Explains the desired route of a learned prefix by running the live decision code with a recorder.
-    /// `None` if nothing was learned.
+    /// Explains the desired route of a prefix that was learned, or of a peer with a gateway, by running the live decision code with a recorder.
+    /// `None` if it is neither.
     #[must_use]
     pub fn explain_route(&self, prefix: &Cidr) -> Option<(KernelRoute, Vec<Step>)> {
         self.state.explain(prefix)
@@ -183,9 +182,7 @@ impl KernelView<'_> {
         Some(RouteState {
             prefix: *prefix,
             condition: self.condition(prefix, entry)?,
-            blackhole: entry.desired() == Desired::Blackhole
-                || (entry.actual() == Actual::Blackhole && matches!(entry.desired(), Desired::Nothing(_))),
-            remote: self.state.table.remote(prefix),
+            source: self.state.table.source(prefix, entry),
             hops: match entry.desired() {
                 Desired::Via(target, _) => self.state.table.objects().hops(target).to_vec(),
                 _ => Vec::new(),

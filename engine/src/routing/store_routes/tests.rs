@@ -3,8 +3,11 @@
 use proptest::prelude::*;
 
 use super::*;
+use std::collections::BTreeSet;
+
 use crate::routing::tests::{codes, lenient, model, with};
 use crate::routing::{NodeOptions, RoutingIntent, intent};
+use tortie_config::resource::MacAddr;
 
 /// Host `b` is this host; `a` is in its network, `c` is elsewhere.
 const HOSTS: &[(&str, &str)] = &[
@@ -32,12 +35,12 @@ fn planned(more: &[(&str, &str)]) -> RoutingIntent {
 }
 
 fn routes(intent: &RoutingIntent) -> Vec<String> {
-    let text = |(prefix, route): (&Cidr, &StoreRoute)| match route {
-        StoreRoute::Vxlan(addr) => format!("{prefix} tunnel {addr}"),
-        StoreRoute::Ipip(addr) => format!("{prefix} ipip {addr}"),
-        StoreRoute::Direct(addr, _) => format!("{prefix} direct {addr}"),
+    let text = |(prefix, route): (&Cidr, &RemoteRoute)| match route {
+        RemoteRoute::Vxlan(addr) => format!("{prefix} tunnel {addr}"),
+        RemoteRoute::Ipip(addr) => format!("{prefix} ipip {addr}"),
+        RemoteRoute::Direct(addr, _) => format!("{prefix} direct {addr}"),
     };
-    intent.vxlan.routes.iter().map(text).collect()
+    intent.store_routes.remote.iter().map(text).collect()
 }
 
 fn ends(intent: &RoutingIntent) -> Vec<String> {
@@ -46,7 +49,12 @@ fn ends(intent: &RoutingIntent) -> Vec<String> {
 }
 
 fn withheld(intent: &RoutingIntent) -> Vec<(String, &str)> {
-    intent.vxlan.withheld.iter().map(|(prefix, why)| (prefix.to_string(), why.reason.as_str())).collect()
+    intent
+        .store_routes
+        .withheld
+        .iter()
+        .map(|(prefix, why)| (prefix.to_string(), why.reason.as_str()))
+        .collect()
 }
 
 #[test]
@@ -297,6 +305,44 @@ fn routes_of_the_store_follow_each_change() {
     assert_eq!(step(put(21, pool, r#"{"vxlan_mode":"always"}"#)).1, ["10.0.3.0/30 tunnel 10.0.3.0"]);
 }
 
+fn gateways(more: &[(&str, &str)]) -> Vec<String> {
+    let intent = planned(more);
+    intent.store_routes.gateways.iter().map(|(peer, by)| format!("{peer} via {by}")).collect()
+}
+
+/// Only a peer that this host has a session with gets a route, by a gateway of its family.
+#[test]
+fn a_peer_with_a_gateway_is_reached_by_it() {
+    const BY: &str = r#"{"as_num":"65001","reachable_by":"192.0.2.254"}"#;
+    const BY_OTHER: &str = r#"{"as_num":"65001","reachable_by":"192.0.2.253"}"#;
+    const BY_V6: &str = r#"{"as_num":"65001","reachable_by":"2001:db8::254"}"#;
+    let of_all = "bgp/v1/global/peer_v4/203.0.113.1";
+    let own = "bgp/v1/host/b/peer_v4/203.0.113.1";
+    let own_port = "bgp/v1/host/b/peer_v4/203.0.113.1-1790";
+    let expected = ["203.0.113.1/32 via 192.0.2.254"];
+    assert_eq!(gateways(&[(of_all, BY)]), expected);
+    assert_eq!(gateways(&[(own_port, BY)]), expected);
+    // The peer of all hosts counts before an own one, and the least port before another.
+    assert_eq!(gateways(&[(of_all, BY), (own, BY_OTHER)]), expected);
+    assert_eq!(gateways(&[(own, BY), (own_port, BY_OTHER)]), expected);
+    assert_eq!(gateways(&[(of_all, r#"{"as_num":"65001"}"#), (own_port, BY)]), expected);
+    let none: [&[(&str, &str)]; 5] = [
+        &[(of_all, r#"{"as_num":"65001"}"#)],
+        &[("bgp/v1/host/a/peer_v4/203.0.113.1", BY)],
+        &[("bgp/v1/global/peer_v4/192.0.2.9", BY)],
+        &[("bgp/v1/global/peer_v4/192.0.2.254", BY)],
+        &[(of_all, BY_V6)],
+    ];
+    for keys in none {
+        assert_eq!(gateways(keys), [""; 0], "{keys:?}");
+    }
+    // A host without an address of the family has no such session.
+    let v6 = ("bgp/v1/global/peer_v6/2001:db8:9::1", BY_V6);
+    assert_eq!(gateways(&[v6]), [""; 0]);
+    let address = ("bgp/v1/host/b/ip_addr_v6", "2001:db8::9");
+    assert_eq!(gateways(&[v6, address]), ["2001:db8:9::1/128 via 2001:db8::254"]);
+}
+
 proptest! {
     /// Every route through the tunnel leads to a known end, and no prefix is both routed and withheld.
     #[test]
@@ -330,13 +376,13 @@ proptest! {
         let keys: std::collections::BTreeMap<String, String> = keys.into_iter().collect();
         let keys: Vec<(&str, &str)> = keys.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
         let intent = intent(&lenient(&keys), &NodeOptions::default());
-        let vxlan = &intent.vxlan;
-        for (prefix, route) in &vxlan.routes {
-            prop_assert!(!vxlan.withheld.contains_key(prefix));
+        let (vxlan, routes) = (&intent.vxlan, &intent.store_routes);
+        for (prefix, route) in &routes.remote {
+            prop_assert!(!routes.withheld.contains_key(prefix));
             match route {
-                StoreRoute::Vxlan(addr) => prop_assert!(vxlan.remotes.contains_key(addr)),
-                StoreRoute::Ipip(_) => prop_assert!(false, "no pool has IPIP"),
-                StoreRoute::Direct(host, _) => prop_assert!(cross && intent.view.network_v4.is_some_and(|net| net.contains(*host))),
+                RemoteRoute::Vxlan(addr) => prop_assert!(vxlan.remotes.contains_key(addr)),
+                RemoteRoute::Ipip(_) => prop_assert!(false, "no pool has IPIP"),
+                RemoteRoute::Direct(host, _) => prop_assert!(cross && intent.view.network_v4.is_some_and(|net| net.contains(*host))),
             }
         }
         let macs: BTreeSet<[u8; 6]> = vxlan.remotes.values().map(|end| end.mac).collect();
@@ -344,7 +390,7 @@ proptest! {
         prop_assert!(vxlan.v4.as_ref().and_then(|own| own.addr).is_none_or(|own| !vxlan.remotes.contains_key(&own)));
         for (at, (owner, one, two)) in owners.iter().enumerate() {
             let block = Cidr::v4([10, 0, 8, u8::try_from(at * 4).unwrap()].into(), 30);
-            let known = |prefix: &Cidr| vxlan.routes.contains_key(prefix) || vxlan.withheld.contains_key(prefix);
+            let known = |prefix: &Cidr| routes.remote.contains_key(prefix) || routes.withheld.contains_key(prefix);
             prop_assert_eq!(known(&block), names[*owner] != "b");
             for (ordinal, holder) in [(1, one), (2, two)] {
                 let prefix = Cidr::host(block.nth(ordinal).unwrap());

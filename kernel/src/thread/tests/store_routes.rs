@@ -1,4 +1,4 @@
-//! Routes to other hosts that the store demands, in pools without VXLAN: the tunnel comes and goes, and a BGP
+//! Routes that the store gives. The tunnel of those to other hosts comes and goes, and a BGP
 //! announcement of the same prefix counts only while the store has no route.
 
 use std::collections::BTreeMap;
@@ -7,13 +7,12 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 use tortie_engine::routing::{
-    ChangeId, Encapsulation, LearnedChange, RoutingView, StoreRoute, TunnelIntent, VxlanIntent,
+    ChangeId, Encapsulation, LearnedChange, RemoteRoute, RoutingView, StoreRoutes, TunnelIntent,
 };
-use tortie_net::Cidr;
 
 use super::fake_kernel::{FakeKernel, MARKS, link};
 use super::plan::{compare, fresh, settle};
-use crate::fib::table::remote::RemoteLinks;
+use crate::fib::table::store_routes::RemoteLinks;
 use crate::intent::KernelIntent;
 use crate::netlink::event::Event;
 use crate::netlink::link::Link;
@@ -43,15 +42,16 @@ fn tunnel_event(state: &mut State, fake: &mut FakeKernel, up: bool) {
     }
 }
 
-fn intend(state: &mut State, routes: &[(&str, StoreRoute)]) {
-    let routes: BTreeMap<Cidr, StoreRoute> =
-        routes.iter().map(|(prefix, route)| (prefix.parse().unwrap(), *route)).collect();
+fn intend(state: &mut State, remote: &[(&str, RemoteRoute)], gateways: &[(&str, &str)]) {
+    let remote = remote.iter().map(|(prefix, route)| (prefix.parse().unwrap(), *route)).collect();
+    let gateways = gateways.iter().map(|(peer, by)| (peer.parse().unwrap(), by.parse().unwrap())).collect();
     state.accept_intent(Arc::new(KernelIntent {
         generation: 1,
         change: ChangeId(0),
         blackholes: BTreeMap::new(),
         tunnel: Some(TunnelIntent { addr: None, mtu: None, max_mtu: None }),
-        vxlan: Arc::new(VxlanIntent { routes, ..VxlanIntent::default() }),
+        vxlan: Arc::default(),
+        store_routes: Arc::new(StoreRoutes { remote, gateways, ..StoreRoutes::default() }),
         view: Arc::new(RoutingView { ipip_from_store: true, ..RoutingView::default() }),
     }));
 }
@@ -80,10 +80,10 @@ fn routes_of_ipip_pools_from_the_store_follow_the_tunnel() {
     let (mut state, mut fake) = (fresh(true), FakeKernel::default());
     let near = "192.0.1.8".parse().unwrap();
     let routes = [
-        ("10.65.0.0/26", StoreRoute::Ipip("198.51.100.7".parse().unwrap())),
-        ("10.65.0.64/26", StoreRoute::Direct(near, Encapsulation::Ipip)),
+        ("10.65.0.0/26", RemoteRoute::Ipip("198.51.100.7".parse().unwrap())),
+        ("10.65.0.64/26", RemoteRoute::Direct(near, Encapsulation::Ipip)),
     ];
-    intend(&mut state, &routes);
+    intend(&mut state, &routes, &[]);
     assert_eq!(installed(&mut state, &mut fake), [""; 0], "neither the tunnel nor the interface is known");
 
     state.set_vxlan([0; 2], RemoteLinks { is_up: [false; 2], parents: [1, 0] });
@@ -110,8 +110,61 @@ fn routes_of_ipip_pools_from_the_store_follow_the_tunnel() {
     assert_eq!(installed(&mut state, &mut fake), [tunnelled, direct]);
 
     // Another host owns the block now, then none: the announcement counts.
-    intend(&mut state, &[("10.65.0.0/26", StoreRoute::Ipip("198.51.100.8".parse().unwrap()))]);
+    intend(&mut state, &[("10.65.0.0/26", RemoteRoute::Ipip("198.51.100.8".parse().unwrap()))], &[]);
     assert_eq!(installed(&mut state, &mut fake), ["10.65.0.0/26 via 198.51.100.8 dev 3 onlink"]);
-    intend(&mut state, &[]);
+    intend(&mut state, &[], &[]);
     assert_eq!(installed(&mut state, &mut fake), ["10.65.0.0/26 via 192.0.2.9 dev 2"]);
+}
+
+/// The route to a peer by its gateway is there while the network has the gateway; it counts more than an
+/// announcement of the peer's address, and BGP next hops at that address follow it.
+#[test]
+fn a_route_to_a_peer_follows_the_network_of_its_gateway() {
+    const PEER: &str = "203.0.113.1/32";
+    let (mut state, mut fake) = (fresh(true), FakeKernel::default());
+    let learned = |prefix: &str, next_hop: &str| LearnedChange {
+        prefix: prefix.parse().unwrap(),
+        next_hops: SmallVec::from_iter([next_hop.parse().unwrap()]),
+        local_pref: None,
+        change: ChangeId(0),
+    };
+    intend(&mut state, &[], &[(PEER, "192.0.1.8")]);
+    let by_one = "203.0.113.1/32 via 192.0.1.8 dev 1";
+    assert_eq!(installed(&mut state, &mut fake), [by_one]);
+
+    state.learn(&[learned("198.51.100.0/24", "203.0.113.1"), learned(PEER, "192.0.2.9")]);
+    let behind = |gateway: &str| format!("198.51.100.0/24 via {gateway}");
+    assert_eq!(installed(&mut state, &mut fake), [behind("192.0.1.8 dev 1"), by_one.to_owned()]);
+
+    intend(&mut state, &[], &[(PEER, "192.0.2.8")]);
+    state.follow_next_hops();
+    let by_two = "203.0.113.1/32 via 192.0.2.8 dev 2".to_owned();
+    assert_eq!(installed(&mut state, &mut fake), [behind("192.0.2.8 dev 2"), by_two.clone()]);
+
+    // Without the link neither is there; it comes back with it.
+    let link_event = |state: &mut State, fake: &mut FakeKernel, up: bool| {
+        let mut due = Pending::default();
+        match up {
+            true => fake.down.clear(),
+            false => fake.device_down(2),
+        }
+        state.event(Event::Link(link(2, up)), &mut due);
+        state.follow_next_hops();
+        compare(state, fake);
+    };
+    link_event(&mut state, &mut fake, false);
+    assert_eq!(installed(&mut state, &mut fake), [""; 0]);
+    link_event(&mut state, &mut fake, true);
+    assert_eq!(installed(&mut state, &mut fake), [behind("192.0.2.8 dev 2"), by_two]);
+
+    // A gateway that no route leads to gives no route, and an announcement does not take its place.
+    intend(&mut state, &[], &[(PEER, "172.16.0.1")]);
+    state.follow_next_hops();
+    assert_eq!(installed(&mut state, &mut fake), [""; 0]);
+    intend(&mut state, &[], &[]);
+    state.follow_next_hops();
+    assert_eq!(
+        installed(&mut state, &mut fake),
+        [behind("192.0.2.9 dev 2"), "203.0.113.1/32 via 192.0.2.9 dev 2".to_owned()]
+    );
 }

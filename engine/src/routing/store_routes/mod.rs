@@ -1,8 +1,8 @@
-//! The VXLAN of this host with the ends of other hosts, and the routes that the store gives to their addresses:
-//! those of VXLAN pools, and those of IPIP pools if the setting `ProgramClusterRoutes` says so.
+//! Routes that the store gives, without BGP: to addresses of other hosts, in VXLAN pools and, if the setting
+//! `ProgramClusterRoutes` says so, in IPIP pools; and to peers that are reached by a gateway.
 //!
-//! All of it comes from the store and nothing from BGP: a block's owner from the block's value, a borrowed
-//! address from the attribute `node` of its allocation.
+//! A block's owner comes from the block's value, a borrowed address from the attribute `node` of its
+//! allocation, a gateway from `reachable_by` of the peer.
 //!
 //! | destination | route |
 //! | --- | --- |
@@ -11,39 +11,39 @@
 //! | the same, host elsewhere | as for `always` |
 //! | block of another host in an IPIP pool | the same with `tunl0`, via the host's address |
 //! | address borrowed by another host | as for a block of that host |
+//! | address of a peer with `reachable_by` | via that gateway, which is resolved like a BGP next hop |
 //!
 //! A tunnel address is the end of its own route if it is a block by itself or borrowed. Addresses of this
 //! host's own workloads have no such route: the local one counts. What cannot be right has none either, with
-//! the reason: [`VxlanIntent::withheld`].
+//! the reason: [`StoreRoutes::withheld`].
 
+mod gateways;
 mod mac;
 #[cfg(test)]
 mod tests;
+mod vxlan;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 
 use tortie_config::key::IpFamily;
-use tortie_config::resource::{IpipMode, MacAddr, Pool};
+use tortie_config::resource::{IpipMode, Pool};
 use tortie_net::{Cidr, cover};
 
 use super::local::Local;
-use crate::model::{Host, Model, ModelChanges};
+use crate::model::{Model, ModelChanges};
 
 pub use mac::derived_mac;
+pub use vxlan::{VxlanDevice, VxlanIntent, VxlanRemote};
 
-/// Desired state of the VXLAN of this host, and the routes of the store.
+/// Routes that the store gives.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct VxlanIntent {
-    /// Device of IPv4, `vxlan.calico`; `None` if there shall be none.
-    pub v4: Option<VxlanDevice>,
-    /// Device of IPv6, `vxlan-v6.calico`.
-    pub v6: Option<VxlanDevice>,
-    /// Ends of other hosts, by tunnel address.
-    pub remotes: BTreeMap<IpAddr, VxlanRemote>,
-    /// Routes of the store to addresses of other hosts, through VXLAN or IPIP.
-    pub routes: BTreeMap<Cidr, StoreRoute>,
-    /// Prefixes without a route, each with the reason.
+pub struct StoreRoutes {
+    /// Routes to addresses of other hosts.
+    pub remote: BTreeMap<Cidr, RemoteRoute>,
+    /// Routes to peers, with the gateway that `reachable_by` of the peer names.
+    pub gateways: BTreeMap<Cidr, IpAddr>,
+    /// Addresses of other hosts without a route, each with the reason.
     pub withheld: BTreeMap<Cidr, Withheld>,
 }
 
@@ -76,49 +76,9 @@ impl Encapsulation {
     }
 }
 
-impl VxlanIntent {
-    /// Returns the device of a family.
-    #[must_use]
-    pub fn device(&self, v4: bool) -> Option<&VxlanDevice> {
-        if v4 { self.v4.as_ref() } else { self.v6.as_ref() }
-    }
-
-    /// Returns true if the host uses VXLAN for a family.
-    #[must_use]
-    pub fn is_on(&self) -> bool {
-        self.v4.is_some() || self.v6.is_some()
-    }
-}
-
-/// Desired configuration of a VXLAN device.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct VxlanDevice {
-    /// Network identifier (`VXLANVNI`).
-    pub vni: u32,
-    /// UDP port (`VXLANPort`).
-    pub port: u16,
-    /// Address of this host: source of the outer packets, and the address of the parent interface.
-    pub local: IpAddr,
-    /// MAC address of the device.
-    pub mac: [u8; 6],
-    /// Tunnel address; `None` until one is allocated, and the device is up without an address.
-    pub addr: Option<IpAddr>,
-    /// MTU (`VXLANMTU`, `VXLANMTUV6`); `None` for that of the parent interface less the overhead.
-    pub mtu: Option<u32>,
-}
-
-/// Another host's end of the tunnel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct VxlanRemote {
-    /// Address of the host, to which outer packets are sent.
-    pub host: IpAddr,
-    /// MAC address of its device.
-    pub mac: [u8; 6],
-}
-
 /// Route of the store to addresses of another host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StoreRoute {
+pub enum RemoteRoute {
     /// Through the VXLAN, to the host with this tunnel address.
     Vxlan(IpAddr),
     /// Through the IPIP tunnel, to the host with this address.
@@ -128,7 +88,7 @@ pub enum StoreRoute {
     Direct(IpAddr, Encapsulation),
 }
 
-impl StoreRoute {
+impl RemoteRoute {
     /// Returns the encapsulation of the pool.
     #[must_use]
     pub fn encapsulation(self) -> Encapsulation {
@@ -160,35 +120,30 @@ impl StoreRoute {
     }
 }
 
-/// Returns true if [`vxlan`] may return another result after these changes of the model.
+/// Returns true if [`store_routes`] may return another result after these changes of the model.
 pub(super) fn may_differ(changes: &ModelChanges) -> bool {
     changes.vxlan || changes.pools || changes.settings || changes.node || changes.hosts || changes.peers.any()
 }
 
-/// Computes the desired state; `is_own` is true for addresses of this host's workloads. The cost is
-/// proportional to the number of hosts and blocks.
-pub(super) fn vxlan(model: &Model, local: &Local, is_own: impl Fn(&IpAddr) -> bool) -> VxlanIntent {
+/// Computes the VXLAN and the routes of the store; `is_own` is true for addresses of this host's workloads.
+/// The cost is proportional to the number of hosts and blocks.
+pub(super) fn store_routes(
+    model: &Model,
+    local: &Local,
+    is_own: impl Fn(&IpAddr) -> bool,
+) -> (VxlanIntent, StoreRoutes) {
     let ipip_from_store = model.gives_ipip_routes();
     let pools: Pools = model.pools().map(|pool| (*pool.key, way(pool.value, ipip_from_store))).collect();
-    let mut intent = VxlanIntent {
-        v4: device(model, local, &pools, IpFamily::V4),
-        v6: device(model, local, &pools, IpFamily::V6),
-        ..VxlanIntent::default()
-    };
+    let (vxlan, ends) = vxlan::vxlan(model, local, &pools);
+    let mut routes = StoreRoutes { gateways: gateways::gateways(model, local), ..StoreRoutes::default() };
     let has_ipip = pools.iter().any(|pool| is_way(pool, Encapsulation::Ipip)) && local.v4.is_some();
-    if !intent.is_on() && !has_ipip {
-        return intent;
-    }
-    let mut ends = [HashMap::new(), HashMap::new()];
-    for (family, ends) in [IpFamily::V4, IpFamily::V6].into_iter().zip(&mut ends) {
-        if let Some(device) = intent.device(family == IpFamily::V4).cloned() {
-            *ends = remotes(model, family, &device, &mut intent.remotes);
-        }
+    if !vxlan.is_on() && !has_ipip {
+        return (vxlan, routes);
     }
     let mut add = |prefix: Cidr, host: &str, way: Way| {
         let [v4, v6] = &ends;
         let is_used = match way.encapsulation {
-            Encapsulation::Vxlan => intent.device(prefix.is_v4()).is_some(),
+            Encapsulation::Vxlan => vxlan.device(prefix.is_v4()).is_some(),
             Encapsulation::Ipip => has_ipip,
         };
         if !is_used || (prefix.is_host() && is_own(&prefix.addr())) {
@@ -204,9 +159,9 @@ pub(super) fn vxlan(model: &Model, local: &Local, is_own: impl Fn(&IpAddr) -> bo
             Encapsulation::Vxlan => v6.get(host),
         };
         match route(model, local, prefix, host, way, end) {
-            Ok(route) => drop(intent.routes.insert(prefix, route)),
+            Ok(route) => drop(routes.remote.insert(prefix, route)),
             Err(reason) => {
-                drop(intent.withheld.insert(prefix, Withheld { encapsulation: way.encapsulation, reason }));
+                drop(routes.withheld.insert(prefix, Withheld { encapsulation: way.encapsulation, reason }));
             }
         }
     };
@@ -223,7 +178,7 @@ pub(super) fn vxlan(model: &Model, local: &Local, is_own: impl Fn(&IpAddr) -> bo
             }
         }
     }
-    intent
+    (vxlan, routes)
 }
 
 /// Pools with the way of their packets as far as the store gives their routes, sorted by prefix.
@@ -250,49 +205,14 @@ fn is_way(pool: &(Cidr, Option<Way>), encapsulation: Encapsulation) -> bool {
 struct End {
     host: IpAddr,
     /// Route through the tunnel, or the reason why packets cannot be sent through it.
-    tunnel: Result<StoreRoute, String>,
+    tunnel: Result<RemoteRoute, String>,
 }
 
 /// Returns the end of a host in an IPIP pool, whose outer packets lead to the host itself.
 fn ipip_remote(model: &Model, name: &str) -> Option<End> {
     let host = model.host(name)?.addr(IpFamily::V4)?;
     let IpAddr::V4(remote) = host else { return None };
-    Some(End { host, tunnel: Ok(StoreRoute::Ipip(remote)) })
-}
-
-/// Returns the ends of all other hosts with an address in this family, by name, and adds those that can be
-/// used to `known`.
-fn remotes<'a>(
-    model: &'a Model,
-    family: IpFamily,
-    own: &VxlanDevice,
-    known: &mut BTreeMap<IpAddr, VxlanRemote>,
-) -> HashMap<&'a str, End> {
-    let mut macs: BTreeSet<[u8; 6]> = [own.mac].into();
-    let mut end = |name: &str, at: &Host| {
-        let host = at.addr(family)?;
-        let tunnel = match (at.vxlan_addr(family), at.vxlan_mac(family)) {
-            (None, _) => Err(format!("host {name} has no VXLAN tunnel address")),
-            (_, Err(_)) => Err(format!("the VXLAN MAC address of host {name} is unreadable")),
-            (Some(addr), Ok(mac)) => {
-                let mac = mac.unwrap_or_else(|| derived_mac(name, family)).0;
-                if own.addr == Some(addr) || known.contains_key(&addr) {
-                    Err(format!("the VXLAN tunnel address {addr} of host {name} is another host's, too"))
-                } else if !macs.insert(mac) {
-                    Err(format!(
-                        "the VXLAN MAC address {} of host {name} is another host's, too",
-                        MacAddr(mac)
-                    ))
-                } else {
-                    known.insert(addr, VxlanRemote { host, mac });
-                    Ok(StoreRoute::Vxlan(addr))
-                }
-            }
-        };
-        Some(End { host, tunnel })
-    };
-    let others = model.hosts().filter(|(name, _)| *name != model.node());
-    others.filter_map(|(name, host)| Some((name, end(name, host)?))).collect()
+    Some(End { host, tunnel: Ok(RemoteRoute::Ipip(remote)) })
 }
 
 fn route(
@@ -302,7 +222,7 @@ fn route(
     host: &str,
     way: Way,
     end: Option<&End>,
-) -> Result<StoreRoute, String> {
+) -> Result<RemoteRoute, String> {
     // Outer packets to that address would follow this route themselves.
     let covered = [local.v4, local.v6].into_iter().flatten().find(|addr| prefix.contains(*addr));
     if let Some(addr) = covered.or_else(|| model.neighbour_addresses_within(&prefix).next()) {
@@ -317,28 +237,7 @@ fn route(
         return Err(format!("host {host} has the address {} of this host", end.host));
     }
     if way.mode == IpipMode::CrossSubnet && network.is_some_and(|network| network.contains(end.host)) {
-        return Ok(StoreRoute::Direct(end.host, way.encapsulation));
+        return Ok(RemoteRoute::Direct(end.host, way.encapsulation));
     }
     end.tunnel.clone()
-}
-
-/// Returns the device of a family, if a pool of it uses VXLAN and the setting does not say otherwise. A
-/// disabled pool counts too, since addresses in use keep using the tunnel.
-fn device(model: &Model, local: &Local, pools: &Pools, family: IpFamily) -> Option<VxlanDevice> {
-    let is_v4 = family == IpFamily::V4;
-    let local = local.addr(family)?;
-    let settings = model.settings();
-    let used = pools.iter().any(|pool| pool.0.is_v4() == is_v4 && is_way(pool, Encapsulation::Vxlan));
-    if !settings.vxlan_enabled.unwrap_or(used) || !(is_v4 || settings.ipv6_support) {
-        return None;
-    }
-    let stored = model.host(model.node()).and_then(|host| host.vxlan_mac(family).ok().flatten());
-    Some(VxlanDevice {
-        vni: settings.vxlan_vni,
-        port: settings.vxlan_port,
-        local,
-        mac: stored.unwrap_or_else(|| derived_mac(model.node(), family)).0,
-        addr: model.vxlan_address(family).unwrap_or_default(),
-        mtu: if is_v4 { settings.vxlan_mtu } else { settings.vxlan_mtu_v6 },
-    })
 }
